@@ -55,10 +55,13 @@ caches() { # suffix, what differs
 	case $dim in 80 | 112) return ;; esac # no whole blocks of 32 columns
 	steps _q8_0$1 ",kv_dtype=i8,kv_scales=inline${2-}"
 	steps _q4_0$1 ",kv_dtype=i4,kv_scales=inline${2-}"
+	case $1$dim in 64 | 128 | 256 | _listed64 | _listed128 | _listed256)
+		steps _q8_0_q4_0$1 ",k_dtype=i8,k_scales=inline,v_dtype=i4,v_scales=inline" ;;
+	esac
 }
 ggml() {
 	dtype=f32
-	for dim in 64 80 96 112 128 256; do
+	for dim in 64 80 96 112 128 256 512; do
 		page=16
 		caches ""
 		case $dim in 64 | 128) caches _alibi ,alibi_slopes=1 ;; esac
@@ -66,6 +69,12 @@ ggml() {
 		page=1
 		caches _listed
 		case $dim in 128 | 256) caches _listed_cap ,logits_soft_cap=$CAP ;; esac
+	done
+	# V of another width: multi-head latent attention, whose V is in K, and models with narrow values.
+	for page in 16 1; do
+		dim=576 && caches _latent_$page ,head_dim_v=512,v_in_k=1
+		dim=320 && caches _latent_$page ,head_dim_v=256,v_in_k=1
+		dim=192 && caches _narrow_$page ,head_dim_v=128
 	done
 }
 if [ "${1-}" = ggml ]; then

@@ -1,4 +1,6 @@
-/* A node is computed stream by stream, each as its mask says; streams with masks of one form in one call. */
+/* A node is computed stream by stream: read what the stream's mask says, look for a kernel of that kind, call it.
+ * Neighbouring streams whose masks say the same go into one call. Without a compiler there are only general kernels, so
+ * other masks are told again as lists of keys (regroup), and rows of encoders are passed as heads (run_as_heads). */
 #include "attend.h"
 
 #include "call.h"
@@ -8,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* At least so many bytes, whose content is lost when they move. NULL: there is no memory. */
+/* Returns a buffer of at least so many bytes, whose old content may be lost. NULL: there is no memory. */
 static void *reserve(struct attend_buffer *b, int64_t bytes) {
     if ((size_t)bytes > b->bytes) {
         free(b->data);
@@ -57,9 +59,10 @@ static const uint16_t *distances_of(attend_state *s, int64_t count) {
 
 /* ---- Masks ---- */
 
-enum { MOST_LISTED = 1 << 22 };
+/* Elements of a table of keys, and of biases of heads for such a table. */
+enum { MOST_LISTED = 1 << 24, MOST_HEADS_BIAS = 1 << 22 };
 
-/* What the rows of a stream see. */
+/* Reads the mask of stream c->first. */
 static bool read_stream(attend_state *s, ggml_call *c) {
     const ggml_node *const n = c->node;
     const ggml_tensor *const m = n->mask;
@@ -75,12 +78,14 @@ static bool read_stream(attend_state *s, ggml_call *c) {
         return true;
     }
     mask_read(c->mask, n->rows, n->keys, c->mask_stride, &c->rows);
+    if (c->rows.class == MASK_LISTS && n->rows * c->rows.longest > MOST_LISTED) c->rows.class = MASK_DENSE;
     if (!c->rows.has_bias || n->max_bias <= 0) return true;
     const uint16_t *const distances = distances_of(s, c->rows.keys);
     if (distances) c->alibi = mask_alibi_of(c->mask, n->rows, c->mask_stride, &c->rows, distances);
     c->slopes = slopes_of(s, n);
-    /* Lists with slopes have a bias for each head, which takes memory and one thread's time. */
-    if (c->rows.class == MASK_LISTS && n->heads * n->rows * c->rows.longest > MOST_LISTED) c->rows.class = MASK_DENSE;
+    /* Lists with slopes need a bias for each head and key: memory, and the time of one thread. */
+    if (c->rows.class == MASK_LISTS && n->heads * n->rows * c->rows.longest > MOST_HEADS_BIAS)
+        c->rows.class = MASK_DENSE;
     return c->slopes != NULL;
 }
 
@@ -88,7 +93,7 @@ static bool is_simple(const ggml_call *c) {
     return c->rows.class == MASK_NONE || c->rows.class == MASK_CAUSAL || c->alibi;
 }
 
-/* Adds the streams behind the first one that one call may compute with it. */
+/* Adds the streams after the first one that the same call can compute. */
 static bool join_streams(attend_state *s, ggml_call *c) {
     const ggml_node *const n = c->node;
     c->count = 1;
@@ -112,7 +117,7 @@ static bool join_streams(attend_state *s, ggml_call *c) {
     return true;
 }
 
-/* Biases of listed keys with slopes: those of each head, by products of f32 as ggml has them. */
+/* The bias of each head for each listed key: slope times bias in f32, as in ggml. */
 static void add_slopes(const ggml_call *c, int64_t listed, const uint16_t *bias, float *of_heads) {
     for (int64_t h = 0; h < c->node->heads; h++)
         for (int64_t i = 0; i < listed; i++) *of_heads++ = c->slopes[h] * rows_number(bias[i]);
@@ -120,7 +125,8 @@ static void add_slopes(const ggml_call *c, int64_t listed, const uint16_t *bias,
 
 static bool make_lists(attend_state *s, ggml_call *c) {
     if (c->rows.class != MASK_LISTS && c->rows.class != MASK_GROUPS) return true;
-    const int64_t rows = c->node->rows, listed = rows * mask_columns(&c->rows);
+    const int64_t rows = c->node->rows, lists = c->rows.class == MASK_GROUPS ? c->rows.groups : rows;
+    const int64_t listed = lists * mask_columns(&c->rows);
     const int64_t heads_bytes = c->slopes ? c->node->heads * listed * (int64_t)sizeof(float) : 0;
     int32_t *const table = reserve(&s->table, listed * (int64_t)sizeof *table);
     char *const biases = c->rows.has_bias ? reserve(&s->list_bias, heads_bytes + 2 * listed) : NULL;
@@ -129,17 +135,17 @@ static bool make_lists(attend_state *s, ggml_call *c) {
     mask_list(c->mask, rows, c->mask_stride, &c->rows, table, bias);
     if (heads_bytes) add_slopes(c, listed, bias, (float *)biases);
     c->table = table;
-    c->list_bias = biases; /* with slopes those of the heads, before the mask's own */
+    c->list_bias = biases; /* those of the heads lie before the mask's */
     return true;
 }
 
-/* ---- Rows that are converted ---- */
+/* ---- Converting rows ---- */
 
 typedef struct conversion {
     const ggml_call *call;
     const ggml_tensor *tensor;
     ggml_cache cache;
-    char *to; /* [streams, KV heads, keys, row], of which the rows that the call reads are written */
+    char *to; /* [streams, KV heads, keys, row]; only the rows that the call reads are written */
 } conversion;
 
 static void convert_rows(void *argument, int64_t begin, int64_t end, uint32_t worker) {
@@ -177,16 +183,17 @@ static void clear(const ggml_node *n, int64_t stream, int64_t begin, int64_t end
                    0, (size_t)n->dim_v * sizeof(float));
 }
 
-/* The kernels of the plug-in know no ranges, holes and lists, but groups of rows. Lists that are being compiled are
- * computed so, too. */
+/* The plug-in's own kernels have no ranges, holes and kv_ids, so such masks become groups of rows with lists. Groups
+ * also compute lists while a kernel for those is compiled. */
 static bool regroup(attend_state *s, ggml_call *c, kernel_state state) {
     const bool is_read = c->mask && c->node->mask->ne[2] == 1;
     if (!is_read || c->rows.has_bias || is_simple(c) || c->rows.class == MASK_GROUPS) return false;
     if (state == KERNEL_COMPILES && c->rows.class != MASK_LISTS) return false;
-    return mask_group(c->mask, c->node->rows, c->mask_stride, &c->rows) && make_lists(s, c);
+    return mask_group(c->mask, c->node->rows, c->mask_stride, &c->rows) &&
+           c->rows.groups * c->rows.listed <= MOST_LISTED && make_lists(s, c);
 }
 
-/* Rows from `begin` on of one stream of a call. */
+/* The rows from `begin` on that attend to the same keys. `stream` counts from the call's first. */
 static call_rows same_rows(const ggml_call *c, int64_t stream, int64_t begin) {
     const mask_rows *const m = &c->rows;
     if (m->class == MASK_NONE) return (call_rows){stream, begin, c->node->rows, 0, c->lens ? c->lens[stream] : m->keys};
@@ -195,7 +202,7 @@ static call_rows same_rows(const ggml_call *c, int64_t stream, int64_t begin) {
     return r;
 }
 
-/* Rows by pieces of few sizes, since a kernel is looked for by their number. */
+/* Computes such rows in pieces whose sizes are powers of two, so that they are of few kinds. */
 static bool run_same_rows(attend_state *s, const ggml_call *c, call_rows r) {
     enum { LARGEST_PIECE = 64 };
     int64_t piece = LARGEST_PIECE;
@@ -216,8 +223,8 @@ static bool run_same_rows(attend_state *s, const ggml_call *c, call_rows r) {
     return true;
 }
 
-/* Without a compiler: rows that see keys behind them, as of encoders, where many neighbours see the same keys. There
- * are no kernels of such rows, but of heads. Sinks differ by head. */
+/* Encoders without a compiler. Their rows attend to later keys, too, for which there is no general kernel. But many
+ * neighbouring rows attend to the same keys, as the heads of a single row do. Not with sinks, which differ by head. */
 static bool run_as_heads(attend_state *s, const ggml_call *c) {
     enum { LEAST_ROWS = 8 };
     int64_t count = 0;
@@ -250,7 +257,7 @@ static bool run(attend_state *s, ggml_call *c, const char **reason) {
     return !runner_run(&s->threads, plan, &a, reason);
 }
 
-/* The streams from c->first on that one call computes. */
+/* Computes stream c->first and those that join it, c->count in all. */
 static bool attend_streams(attend_state *s, ggml_call *c, const char **reason) {
     *reason = "there is no memory";
     if (!read_stream(s, c)) return false;

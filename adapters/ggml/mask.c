@@ -1,21 +1,28 @@
-/* A row is read in vectors of 64 bytes, which the compiler makes of what the CPU has. Rows are read to their first and
- * from their last visible key, and then between the two: most masks take one pass over keys that are visible. */
+/* First each row is read: its first and its last visible key, how many there are between, and one hole. Then the rows
+ * are compared, which gives the mask's class (classify). Finally lists of keys are written for the classes that need
+ * them.
+ *
+ *     key        0 1 2 3 4 5 6 7          first 1, last 6 (exclusive), count 4, hole 3 to 3: mid 3, next 4
+ *     row        . x x . x x . .
+ *
+ * Rows are read in vectors of 64 bytes, which the compiler lowers to what the CPU has. Most masks take one pass over
+ * the visible keys. */
 #include "mask.h"
 
 #include <string.h>
 
-enum { HIDDEN = 0xfc00, LANES = 32 }; /* -infinity */
+enum { HIDDEN = 0xfc00, LANES = 32 }; /* HIDDEN is -infinity in f16 */
 
 typedef uint16_t lanes __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 typedef int16_t signed_lanes __attribute__((vector_size(2 * LANES)));
 typedef uint64_t words __attribute__((vector_size(2 * LANES)));
 
-/* What one row sees. */
+/* The visible keys of a row. */
 typedef struct row {
-    int64_t first, last; /* visible keys; first == last: none */
-    int64_t mid, next;   /* the hole */
-    int64_t count;
-    bool has_bias;
+    int64_t first, last; /* first is visible, and last - 1; first == last: no key is visible */
+    int64_t mid, next;   /* the hole is mid to next - 1; mid == next: there is none; mid == -1: there are several */
+    int64_t count;       /* visible keys */
+    bool has_bias;       /* a visible key has a number other than 0 */
 } row;
 
 static inline __attribute__((always_inline)) bool is_any(const signed_lanes *x) {
@@ -43,7 +50,7 @@ static inline __attribute__((always_inline)) int64_t after_visible(const uint16_
     return j;
 }
 
-/* How many keys are visible, and whether one has a bias. A lane counts as many vectors as fit into 15 bits. */
+/* Counts visible keys, and looks for a bias. The counters of the lanes have 15 bits, so they are summed in time. */
 static inline __attribute__((always_inline)) void count_visible(const uint16_t *m, int64_t keys, row *r) {
     enum { MOST = 32000 };
     signed_lanes biased = {0};
@@ -66,7 +73,7 @@ static inline __attribute__((always_inline)) void count_visible(const uint16_t *
     }
 }
 
-/* Looks for the hole, if there is exactly one. */
+/* Finds the hole between first and last. */
 static inline __attribute__((always_inline)) void find_hole(const uint16_t *m, row *r) {
     r->mid = r->next = r->last;
     if (r->count == r->last - r->first) return;
@@ -76,7 +83,7 @@ static inline __attribute__((always_inline)) void find_hole(const uint16_t *m, r
         if (is_any(&is_hidden)) break;
         j += LANES;
     }
-    while (m[j] != HIDDEN) j++; /* the last key is visible, and not all before it are */
+    while (m[j] != HIDDEN) j++; /* ends, because a key before the last one is hidden */
     r->mid = j;
     r->next = j + first_visible(m + j, r->last - j);
     if (r->count != r->last - r->first - (r->next - r->mid)) r->mid = -1;
@@ -111,11 +118,14 @@ static row_reader *best_reader(void) {
 
 /* ---- Rows together ---- */
 
+/* What is true of all rows. */
 typedef struct summary {
-    bool is_same, is_step;            /* ranges: all the same; each ends one later */
-    bool is_window;                   /* each ends one later, and has the last `longest` keys before its end */
-    bool is_contiguous, has_one_hole; /* no row has a hole; none has more than one */
-    int64_t seen;
+    bool is_same;       /* all keys are visible */
+    bool is_step;       /* causal: the last row attends to all keys, each row before it to one less */
+    bool is_window;     /* the same, but only to the last `longest` of them */
+    bool is_contiguous; /* no row has a hole */
+    bool has_one_hole;  /* no row has several holes */
+    int64_t seen;       /* visible keys, summed over the rows */
 } summary;
 
 static summary summarise(int64_t rows, const mask_rows *m) {
@@ -132,7 +142,7 @@ static summary summarise(int64_t rows, const mask_rows *m) {
     return s;
 }
 
-/* The first key from `j` on that one of two rows sees and the other does not. */
+/* The first key from `j` on that is visible in one row and hidden in the other. */
 static int64_t first_difference(const uint16_t *a, const uint16_t *b, int64_t j, int64_t keys) {
     for (; j + LANES <= keys; j += LANES) {
         const signed_lanes differs =
@@ -143,7 +153,8 @@ static int64_t first_difference(const uint16_t *a, const uint16_t *b, int64_t j,
     return j;
 }
 
-/* Whether row r sees what the one before does and one key after those, and perhaps no longer one of those. */
+/* Whether row r attends to one key that the row before it does not, and hides at most one that it does. Sets added[r]
+ * and dropped[r]. */
 static bool continues(const uint16_t *mask, int64_t stride, mask_rows *m, int64_t r) {
     const uint16_t *const after = mask + r * stride + m->begin, *const before = after - stride;
     const int64_t more = m->count[r] - m->count[r - 1];
@@ -156,8 +167,9 @@ static bool continues(const uint16_t *mask, int64_t stride, mask_rows *m, int64_
     return m->added[r] >= 0;
 }
 
-/* Whether row r belongs to the group that begins with row `start`. A window drops keys in the order in which they are
- * listed, and not before it is full. Keys of the first row may be listed in any order. */
+/* Whether row r belongs to the group that begins with row `start`: the group's list begins with the first row's keys
+ * and goes on with the key that each row adds. A row may drop a key only if it is the oldest of a window's `longest`
+ * last listed keys. The first row's keys may be listed in any order, so that those that are dropped come first. */
 static bool joins(const uint16_t *mask, int64_t stride, mask_rows *m, int64_t start, int64_t r) {
     m->added[r] = m->dropped[r] = -1;
     if (r == start || !continues(mask, stride, m, r)) return false;
@@ -170,7 +182,7 @@ static bool joins(const uint16_t *mask, int64_t stride, mask_rows *m, int64_t st
                                             : m->dropped[r] == m->added[start + 1 + dropped_before - m->count[start]];
 }
 
-/* Divides the rows into groups; returns the keys that are read in all, those of each group once for each of its rows.
+/* Divides the rows into groups. Returns how many keys the kernel will read: those of a group once for each of its rows.
  */
 static int64_t find_groups(const uint16_t *mask, int64_t rows, int64_t stride, mask_rows *m) {
     int64_t read = 0;
@@ -194,10 +206,10 @@ static int64_t find_groups(const uint16_t *mask, int64_t rows, int64_t stride, m
     return read;
 }
 
-enum { FEW = 16, ROWS_OF_GROUP = 8 }; /* few rows; the least rows of a group that gain by it */
+enum { FEW = 16, ROWS_OF_GROUP = 8 }; /* fewer rows are few; groups pay with so many rows each, on average */
 
-/* Rows that are listed one by one share no keys, and so gain where they see at most half of them; many rows would gain
- * more by tiles. Lists of groups gather keys once for all rows of a group, which costs little. */
+/* A list for each row pays if the row attends to at most half of the keys, since rows then share no loads. Many rows
+ * gain more by tiles. A list for a group of rows costs little, because its keys are gathered once for all of them. */
 static mask_class classify(const uint16_t *mask, int64_t rows, int64_t stride, mask_rows *m) {
     enum { TILES_GAIN = 8 };
     const summary s = summarise(rows, m);
@@ -250,8 +262,8 @@ void mask_read(const uint16_t *mask, int64_t rows, int64_t keys, int64_t stride,
 }
 
 bool mask_group(const uint16_t *mask, int64_t rows, int64_t stride, mask_rows *m) {
-    find_groups(mask, rows, stride, m);
-    if (m->class != MASK_LISTS && rows >= FEW && rows < ROWS_OF_GROUP * m->groups) return false;
+    const int64_t read = find_groups(mask, rows, stride, m);
+    if (rows >= FEW && rows < ROWS_OF_GROUP * m->groups && 2 * read > rows * m->keys) return false;
     m->class = MASK_GROUPS;
     return true;
 }
@@ -260,7 +272,8 @@ bool mask_group(const uint16_t *mask, int64_t rows, int64_t stride, mask_rows *m
 
 int64_t mask_columns(const mask_rows *m) { return m->class == MASK_GROUPS ? m->listed : m->longest; }
 
-/* What its rows cease to see first comes first, and what they come to see last. Returns how many. */
+/* Writes a group's list: keys in the order in which its rows drop them, then those that no row drops, then keys in the
+ * order in which rows add them. Returns how many there are. */
 static int64_t list_group(const uint16_t *mask, int64_t stride, const mask_rows *m, int64_t g, int32_t *table) {
     const int64_t start = m->starts[g], end = m->starts[g + 1];
     const uint16_t *const first = mask + start * stride + m->begin, *const last = mask + (end - 1) * stride + m->begin;
@@ -298,7 +311,7 @@ void mask_list(const uint16_t *mask, int64_t rows, int64_t stride, const mask_ro
 
 /* ---- ALiBi ---- */
 
-/* f16 of -number, which is at most 65504: rounded to nearest, ties to even. */
+/* -number in f16, rounded to nearest, ties to even. The number is at most 65504. */
 static uint16_t minus(uint32_t number) {
     if (!number) return 0x8000;
     const int top = 31 - __builtin_clz(number);
@@ -314,7 +327,8 @@ void mask_distances(uint16_t *end, int64_t count) {
     for (int64_t i = 0; i < count; i++) end[-1 - i] = minus((uint32_t)i);
 }
 
-/* Of a row at a position, which sees the first `end` keys. Its own key may have 0 or -0. */
+/* Whether a row at `position`, which attends to the first `end` keys, has minus the distance at each key. At its own
+ * key it may have 0 or -0. */
 static bool has_distances(const uint16_t *numbers, int64_t position, int64_t end, const uint16_t *distances_end) {
     if (numbers[position] & 0x7fff) return false;
     if (memcmp(numbers, distances_end - position - 1, (size_t)position * sizeof *numbers) != 0) return false;

@@ -16,11 +16,13 @@
 
 typedef struct bench_case {
     int heads, kv_heads, dim, rows, keys;
-    int window;    /* 0: none. With sequences < 0 the cache is a ring, whose newest key is in its middle */
+    int window;    /* 0: none. With is_whole, half of it on each side; with sequences < 0 in a ring, whose newest key is
+                    * in its middle */
     int sequences; /* of one cache: first their prompts, then their tokens in turns; 0: one */
     const char *type;
     int chosen;               /* so many keys of each row, anywhere; 0: all */
-    bool has_alibi, is_whole; /* rows see keys after them, too */
+    bool has_alibi, is_whole; /* rows attend to keys after them, too */
+    int dim_v;                /* V is the first columns of K; 0: it is a tensor of its own */
 } bench_case;
 
 static const bench_case usual[] = {
@@ -51,6 +53,12 @@ static const bench_case usual[] = {
     {32, 8, 128, 1, 16384, 0, 0, "f16", .chosen = 2048},
     {32, 8, 128, 4, 16384, 0, 0, "q8_0", .chosen = 2048},
     {32, 8, 128, 4, 16384, 0, 0, "f16", .chosen = 2048, .has_alibi = true},
+    {12, 12, 64, 512, 512, 128, 0, "f16", .is_whole = true},  /* ModernBERT */
+    {3, 1, 256, 1024, 1024, 512, 0, "f16", .is_whole = true}, /* EmbeddingGemma */
+    {16, 1, 576, 1, 4096, 0, 0, "f16", .dim_v = 512},         /* DeepSeek V2 Lite */
+    {16, 1, 576, 1, 4096, 0, 0, "q8_0", .dim_v = 512},
+    {16, 1, 576, 512, 4096, 0, 0, "f16", .dim_v = 512},
+    {8, 1, 512, 1, 4096, 0, 0, "f16"}, /* full layers of Gemma 4 */
 };
 
 static double now(void) {
@@ -90,8 +98,8 @@ static bool is_visible(const bench_case *c, int64_t row, int64_t key) {
     if (c->chosen &&
         (uint64_t)(key * 2654435761 + row * 40503) % (1u << 20) * (uint64_t)c->keys >> 20 >= (uint64_t)c->chosen)
         return false;
-    if (c->is_whole) return true;
     const int64_t old = c->keys - c->rows, prompts = old * 3 / 4;
+    if (c->is_whole) return !c->window || llabs(old + row - key) <= c->window / 2;
     if (c->sequences < 0) {
         const int64_t newest = c->keys / 2 - c->rows + row; /* modulo keys */
         return ((newest - key) % c->keys + c->keys) % c->keys < c->window;
@@ -125,7 +133,8 @@ static bench_graph make(const bench_case *c) {
     /* As llama.cpp has them: [dim, heads, tokens], seen as [dim, tokens, heads]. */
     struct ggml_tensor *const q = ggml_new_tensor_3d(x, GGML_TYPE_F32, c->dim, c->heads, c->rows);
     struct ggml_tensor *const k = ggml_new_tensor_3d(x, type_of(c->type), c->dim, c->kv_heads, padded);
-    struct ggml_tensor *const v = ggml_new_tensor_3d(x, type_of(c->type), c->dim, c->kv_heads, padded);
+    struct ggml_tensor *const v = c->dim_v ? ggml_view_3d(x, k, c->dim_v, c->kv_heads, padded, k->nb[1], k->nb[2], 0)
+                                           : ggml_new_tensor_3d(x, type_of(c->type), c->dim, c->kv_heads, padded);
     struct ggml_tensor *const mask = ggml_new_tensor_2d(x, GGML_TYPE_F16, padded, (c->rows + 63) / 64 * 64);
     g.out =
         ggml_flash_attn_ext(x, ggml_permute(x, q, 0, 2, 1, 3), ggml_permute(x, k, 0, 2, 1, 3),
@@ -133,7 +142,8 @@ static bench_graph make(const bench_case *c) {
     g.graph = ggml_new_graph(x);
     ggml_build_forward_expand(g.graph, g.out);
     g.buffer = ggml_backend_alloc_ctx_tensors_from_buft(x, ggml_backend_cpu_buffer_type());
-    fill(q), fill(k), fill(v);
+    fill(q), fill(k);
+    if (!c->dim_v) fill(v);
     fill_mask(mask, c);
     return g;
 }
@@ -161,12 +171,12 @@ static void run(const bench_case *c, ggml_backend_t const backends[3], int threa
             if (!i) memcpy(first, g.out->data, (size_t)n * sizeof *first);
             if (i == 1) error = difference(first, g.out->data, n);
         }
-    printf(
-        "{\"heads\": %d, \"kv_heads\": %d, \"dim\": %d, \"rows\": %d, \"keys\": %d, \"window\": %d, \"sequences\": "
-        "%d, \"chosen\": %d, \"alibi\": %d, \"type\": \"%s\", \"threads\": %d, \"ggml_us\": %.0f, \"attune_us\": %.0f, "
-        "\"ratio\": %.2f, \"ggml_to_itself\": %.2f, \"difference\": %.1e}\n",
-        c->heads, c->kv_heads, c->dim, c->rows, c->keys, c->window, c->sequences, c->chosen, c->has_alibi, c->type,
-        threads, least[0], least[1], least[0] / least[1], least[0] / least[2], error);
+    printf("{\"heads\": %d, \"kv_heads\": %d, \"dim\": %d, \"rows\": %d, \"keys\": %d, \"window\": %d, \"sequences\": "
+           "%d, \"chosen\": %d, \"alibi\": %d, \"whole\": %d, \"type\": \"%s\", \"threads\": %d, \"ggml_us\": %.0f, "
+           "\"attune_us\": %.0f, "
+           "\"ratio\": %.2f, \"ggml_to_itself\": %.2f, \"difference\": %.1e}\n",
+           c->heads, c->kv_heads, c->dim, c->rows, c->keys, c->window, c->sequences, c->chosen, c->has_alibi,
+           c->is_whole, c->type, threads, least[0], least[1], least[0] / least[1], least[0] / least[2], error);
     fflush(stdout);
     free(first);
     ggml_backend_buffer_free(g.buffer);

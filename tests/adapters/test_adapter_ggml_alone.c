@@ -92,6 +92,54 @@ static void usual_models_need_no_compiler(void **state) {
     backend->free(backend);
 }
 
+/* Multi-head latent attention, narrow values, wide heads, and K and V of two types. */
+static void so_do_models_with_other_widths(void **state) {
+    (void)state;
+    skip_without_kernels();
+    static const struct {
+        int dim, dim_v, k_type, v_type;
+        bool v_in_k;
+    } models[] = {{576, 512, F16, F16, true},   {576, 512, Q8_0, Q8_0, true},  {576, 512, Q4_0, Q4_0, true},
+                  {320, 256, BF16, BF16, true}, {192, 128, F16, F16, false},   {192, 128, Q8_0, Q8_0, false},
+                  {512, 512, F16, F16, false},  {512, 512, Q8_0, Q8_0, false}, {128, 128, Q8_0, Q4_0, false},
+                  {64, 64, Q8_0, Q4_0, false},  {64, 64, Q5_0, IQ4_NL, false}};
+    ggml_backend *const backend = open_backend();
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        fake_case c = {.heads = 16,
+                       .dim = models[i].dim,
+                       .dim_v = models[i].dim_v,
+                       .k_type = models[i].k_type,
+                       .v_type = models[i].v_type,
+                       .v_in_k = models[i].v_in_k,
+                       .keys = 96,
+                       .sees = sees_past};
+        c.rows = 1, c.at = 70;
+        check_case(backend, &c, "a token");
+        c.rows = 20, c.at = 40;
+        check_case(backend, &c, "a prompt");
+        c.rows = 5, c.keys = 200, c.at = 180, c.sees = sees_own_sequence;
+        check_case(backend, &c, "tokens of sequences in one cache");
+    }
+    backend->free(backend);
+}
+
+static bool sees_around(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)stream;
+    return key >= row - c->at && key <= row + c->at;
+}
+
+/* Neighbouring rows share most keys, but not all of them. */
+static void windows_of_encoders_need_no_compiler(void **state) {
+    (void)state;
+    skip_without_kernels();
+    fake_case c = {.heads = 6, .kv_heads = 2, .rows = 150, .keys = 150, .dim = 64, .sees = sees_around, .at = 20};
+    ggml_backend *const backend = open_backend();
+    check_case(backend, &c, "a window of an encoder");
+    c.streams = 2, c.dim = 256, c.at = 9;
+    check_case(backend, &c, "windows of two texts");
+    backend->free(backend);
+}
+
 static void other_nodes_are_the_hosts(void **state) {
     (void)state;
     fake_case cases[] = {{.heads = 2, .rows = 20, .keys = 60, .dim = 64, .soft_cap = 3, .sees = sees_past, .at = 40},
@@ -113,9 +161,9 @@ static void other_nodes_are_the_hosts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(usual_models_need_no_compiler),
-                                       cmocka_unit_test(so_do_models_with_other_widths),
-                                       cmocka_unit_test(other_nodes_are_the_hosts)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(usual_models_need_no_compiler), cmocka_unit_test(so_do_models_with_other_widths),
+        cmocka_unit_test(windows_of_encoders_need_no_compiler), cmocka_unit_test(other_nodes_are_the_hosts)};
     setenv("ATTUNE_COMPILE", "never", 1);
     setenv("ATTUNE_DEADLINE_US", "60000000", 1); /* for a thread that looks for kernels */
     setenv("ATTUNE_CACHE_DIR", "", 1);
