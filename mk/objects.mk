@@ -59,6 +59,7 @@ $(call obj,$(TEST_SRC)): BASE_CFLAGS += $(if $(SANITIZE),$(patsubst -O%,-O0,$(fi
 $(call obj,$(TEST_SRC)): $(if $(SANITIZE),,$(call flags,TEST_CFLAGS))
 $(call obj,$(call tests_in,test_codegen*.c test_object_link*.c)): INCLUDES += $(LLVM_CFLAGS)
 $(call obj,$(FUZZ_SRC) $(wildcard tests/aarch64/*.c)): INCLUDES = $(TEST_INCLUDES)
+$(call obj,tests/fuzz/fuzz_ggml.c): INCLUDES = -Iadapters/ggml -Iadapters
 
 $(BUILD)/obj/%.o: %.c $(call flags,COMPILER) $(if $(SANITIZE),$(call flags,SANITIZE)) | $(GENERATOR_ID)
 	@mkdir -p $(@D)

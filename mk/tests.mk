@@ -93,6 +93,7 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) -fsanitize=fuzzer $(TEST_LINK) -o $@
+$(BUILD)/fuzz/fuzz_ggml: $(call obj,$(addprefix adapters/ggml/,attend.c call.c mask.c node.c rows.c))
 
 .SECONDARY: $(call obj,$(TEST_SRC) $(FUZZ_SRC))
 
