@@ -31,4 +31,5 @@ if grep -E 'myst\.|toc\.|Cannot find|docutils' "$work/warnings" >&2; then
     echo "html: these lead nowhere" >&2
     exit 1
 fi
+python3 scripts/site.py --check "$out"
 echo "written to $1/index.html"

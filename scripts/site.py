@@ -1,4 +1,5 @@
-"""Prepares the pages of the site: usage: site.py OUT. `make html` runs Sphinx on them with scripts/site_conf.py.
+"""Prepares the pages of the site: usage: site.py OUT. `make html` runs Sphinx on them with scripts/site_conf.py, and
+then site.py --check SITE, which fails if a link or a picture of the site leads nowhere.
 
 Pages lie in OUT as in the sources, so that links between them hold. Links to files that are no pages lead to copies of
 them. The reference has a page for each public header, which Breathe fills from Doxygen's XML, and one for each Python
@@ -10,14 +11,19 @@ import re
 import shutil
 import sys
 import textwrap
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urlparse
 
 TOP = Path(__file__).resolve().parents[1]
 PACKAGE = TOP / "python/attune"
 STYLE = """
 table.docutils { font-size: 0.86em; }
 table.docutils td, table.docutils th { vertical-align: top; }
-table.docutils td:first-child { min-width: 9em; }
+@media (min-width: 46em) {
+    table.docutils td:first-child { min-width: 9em; }
+    p code.literal { white-space: nowrap; }
+}
 table.docutils td code { overflow-wrap: anywhere; }
 .content { width: 54em; }
 .highlight .err { border: 0; color: inherit; }
@@ -189,7 +195,7 @@ def python_page(module, title):
 
 def c_page(header):
     sections = "briefdescription detaileddescription define enum typedef innerclass public-attrib func"
-    return f"# {header}\n\n```{{eval-rst}}\n.. doxygenfile:: {header.name}\n   :sections: {sections}\n```\n"
+    return f"# {header}\n\n```{{highlight}} c\n```\n\n```{{eval-rst}}\n.. doxygenfile:: {header.name}\n   :sections: {sections}\n```\n"
 
 
 def tree(caption, names):
@@ -243,9 +249,51 @@ def main(out):
     text += tree("C", [f"/reference/c-{header.stem}" for header in headers])
     text += tree("Python", [f"/reference/{name}" for name in modules])
     (out / "index.md").write_text(text)
-    (out / "files").mkdir(exist_ok=True)
-    (out / "files/site.css").write_text(STYLE)
+    (out / "style").mkdir(exist_ok=True)
+    (out / "style/site.css").write_text(STYLE)
+
+
+# ---- The site, when it is there ----
+
+
+class Page(HTMLParser):
+    """The links of a page, and what they can lead to in it."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.links, self.anchors = [], set()
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attributes):
+        for name, value in attributes:
+            if name in ("href", "src") and value:
+                self.links.append(value)
+            elif name == "id" or (tag, name) == ("a", "name"):
+                self.anchors.add(value)
+
+
+def broken(site):
+    """Links within the site that lead nowhere, in words."""
+    found = {path: Page(path) for path in sorted(site.rglob("*.html"))}
+    for path, page in found.items():
+        for link in page.links:
+            url = urlparse(link)
+            if url.scheme or url.netloc:
+                continue
+            there = (path.parent / unquote(url.path)).resolve() if url.path else path
+            if not there.is_file():
+                yield f"{path.relative_to(site)}: there is no {link}"
+            elif url.fragment and there in found and unquote(url.fragment) not in found[there].anchors:
+                yield f"{path.relative_to(site)}: {link} has no such heading"
+
+
+def check(site):
+    said = list(broken(site.resolve()))
+    print("".join(f"site: {line}\n" for line in said), end="", file=sys.stderr)
+    return 1 if said else 0
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--check":
+        sys.exit(check(Path(sys.argv[2])))
     main(Path(sys.argv[1]))

@@ -1,6 +1,7 @@
 """Sphinx's settings for the site of the documentation, whose pages scripts/site.py prepares (`make html`)."""
 
 import os
+import re
 
 project = "attune"
 version = release = os.environ["VERSION"]
@@ -14,12 +15,11 @@ primary_domain = "c"
 highlight_language = "none"
 root_doc = "index"
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["files/**"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["deflist", "fieldlist"]
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 html_theme = "furo"
-html_static_path = ["files/site.css"]
+html_static_path = ["style/site.css"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
@@ -29,3 +29,13 @@ html_theme_options = {
     "dark_css_variables": {"color-brand-primary": "#ef8f7d", "color-brand-content": "#ef8f7d"},
 }
 pygments_style, pygments_dark_style = "friendly", "github-dark"
+
+
+def break_after_commas(app, page, template, context, doctree):
+    """Problems are long words without blanks: in code between text, a line may end after a comma."""
+    context["body"] = re.sub(r'<span class="pre">[^<]*</span>', lambda found: re.sub(",(?=[^<])", ",<wbr>", found[0]),
+                             context.get("body", ""))
+
+
+def setup(app):
+    app.connect("html-page-context", break_after_commas)
