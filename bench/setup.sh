@@ -98,19 +98,21 @@ install_onednn_omp() {
 }
 
 install_ggml() {
-    local prefix=${GGML:-$(realpath "$out")/ggml} sources
-    if [ ! -e "$prefix/lib/libggml.so" ]; then
-        [ "${DEPS:-}" != no ] || { say "no ggml (DEPS=no)"; return; }
+    local include=${GGML:-}/include lib=${GGML:-}/lib sources
+    if [ -z "${GGML:-}" ]; then
+        [ "${DEPS:-}" != no ] || [ -e "$out/ggml/bin/libggml.so" ] || { say "no ggml (DEPS=no)"; return; }
+        sources=$(BUILD=$BUILD bash scripts/engines/ggml.sh sources) || { say "no ggml"; return; }
+        include=$sources/ggml/include lib=$(realpath "$out")/ggml/bin
+    fi
+    if [ ! -e "$lib/libggml.so" ]; then
         say "building ggml"
-        sources=$(BUILD=$BUILD bash scripts/engines/ggml.sh sources) &&
-            cmake -S "$sources/ggml" -B "$out/ggml-build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib \
-                -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=ON >"$out/ggml.log" 2>&1 &&
-            cmake --build "$out/ggml-build" -j "$(nproc)" >>"$out/ggml.log" 2>&1 &&
-            cmake --install "$out/ggml-build" --prefix "$prefix" >>"$out/ggml.log" 2>&1 ||
+        cmake -S "$sources" -B "$out/ggml" -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=ON \
+            -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF >"$out/ggml.log" 2>&1 &&
+            cmake --build "$out/ggml" -j "$(nproc)" --target ggml ggml-cpu >>"$out/ggml.log" 2>&1 ||
             { say "no ggml ($out/ggml.log)"; return; }
     fi
-    build ggml $drivers/ggml_driver.c "$cc" -std=gnu11 "-I$prefix/include" "-L$prefix/lib" -lggml -lggml-cpu \
-        -lggml-base "-Wl,-rpath,$prefix/lib" -lm
+    build ggml $drivers/ggml_driver.c "$cc" -std=gnu11 "-I$include" "-L$lib" -lggml -lggml-cpu -lggml-base \
+        "-Wl,-rpath,$lib" -lm
 }
 
 if [ ! -x "$python" ]; then
