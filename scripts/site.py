@@ -22,7 +22,7 @@ table.docutils { font-size: 0.86em; }
 table.docutils td, table.docutils th { vertical-align: top; }
 @media (min-width: 46em) {
     table.docutils td:first-child { min-width: 9em; }
-    p code.literal { white-space: nowrap; }
+    :is(section, li) > p code.literal { white-space: nowrap; }
 }
 table.docutils td code { overflow-wrap: anywhere; }
 .content { width: 54em; }
