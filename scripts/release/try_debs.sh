@@ -38,6 +38,17 @@ try "Python has the package and its adapters" env PYTHONPATH="$root/usr/lib/pyth
 import attune, attune.ort, attune.tvm
 
 print(attune.info(), attune.ort.library_path(), attune.tvm.library_path())'
+plug_in() {
+    local libdir
+    libdir=$root$(PKG_CONFIG_LIBDIR=$libraries/pkgconfig pkg-config --variable=libdir attune)
+    PYTHONPATH=$root/usr/lib/python3/dist-packages python3 -B -c '
+import ctypes, sys
+import attune.ggml
+
+for path in sys.argv[1], attune.ggml.library_path():
+    ctypes.CDLL(path).ggml_backend_init' "$libdir/attune/libggml-attune.so"
+}
+try "the plug-in of ggml is where its page says" plug_in
 try "the documentation has its index" test -f "$root/usr/share/doc/attune-doc/docs/index.md"
 # The library alone runs what is in a cache, and everything else by its virtual machine, more slowly: it says why.
 rm -r "$libraries/attune"
