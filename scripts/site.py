@@ -195,7 +195,8 @@ def python_page(module, title):
 
 def c_page(header):
     sections = "briefdescription detaileddescription define enum typedef innerclass public-attrib func"
-    return f"# {header}\n\n```{{highlight}} c\n```\n\n```{{eval-rst}}\n.. doxygenfile:: {header.name}\n   :sections: {sections}\n```\n"
+    reference = f".. doxygenfile:: {header.name}\n   :sections: {sections}\n"
+    return f"# {header}\n\n```{{highlight}} c\n```\n\n```{{eval-rst}}\n{reference}```\n"
 
 
 def tree(caption, names):

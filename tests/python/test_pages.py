@@ -1,4 +1,4 @@
-"""The programs in the pages about frameworks: what a page says to save as a file runs, and prints what the page says."""
+"""Programs in the pages about frameworks run, and print what the page says."""
 
 import importlib.util
 import pathlib
