@@ -2,7 +2,7 @@
  * lengths.
  *
  *     steps [OPTION...] [ROW...]      all rows; or those whose names contain one of the words
- *       --threads=N  --page=N  --seconds=N (for each row; default 2)  --appends  --tier0  --i8
+ *       --threads=N  --page=N  --seconds=N (for each row; default 2)  --appends  --tier0  --i8  --read
  *       --extra=FIELDS                  more of the problem, as logits_soft_cap=50
  *       --fastest                       the fastest samples, for a busy machine
  *       --processor-time                instead of wall time, for a busy machine and one thread
@@ -13,9 +13,14 @@
  *     parts    the step's prompts alone and its decoding alone, each by a plan, added up; `x`: plan / parts
  *     tier0    with --tier0: that plan where nothing is compiled; `x`: plan / tier0, the share of the speed
  *     KiB      the workspace of that plan
- *     exact    where all sequences are alike: a kernel compiled for these lengths, without pages; `x`: plan / exact */
+ *     exact    where all sequences are alike: a kernel compiled for these lengths, without pages; `x`: plan / exact
+ *     read     with --read: a loop that only reads the keys and values of all pages, whole pages in the order of the
+ *              table, by as many threads; `share`: read / plan
+ *     by one   with --read and several threads: the plan and that loop by one thread; `x`: how much faster several are
+ */
 #include <attune.h>
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,7 +30,7 @@
 
 /* ---- Rows ---- */
 
-enum { MOST_GROUPS = 3, MOST_SEQUENCES = 256, MOST_SAMPLES = 2000 };
+enum { MOST_GROUPS = 3, MOST_SEQUENCES = 256, MOST_SAMPLES = 2000, MOST_THREADS = 64 };
 
 /* Sequences of q queries; their keys go evenly from `least` to `most`, new ones included. */
 typedef struct group {
@@ -76,10 +81,10 @@ static struct {
     uint32_t threads;
     int page;
     double seconds;
-    int appends, fastest, tier0, i8; /* i8: caches of i8 with scales of tokens */
+    int appends, fastest, tier0, i8, read; /* i8: caches of i8 with scales of tokens */
     clockid_t clock;
     const char *extra; /* more of the problem; NULL: nothing */
-} opt = {1, 16, 2, 0, 0, 0, 0, CLOCK_MONOTONIC, NULL};
+} opt = {1, 16, 2, 0, 0, 0, 0, 0, CLOCK_MONOTONIC, NULL};
 
 static void die(const char *what) {
     fprintf(stderr, "steps: %s: %s\n", what, attune_last_message());
@@ -190,9 +195,61 @@ static void free_tensors(tensors *t) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
+/* ---- The loop that only reads ---- */
+
+typedef struct reader {
+    const tensors *of;
+    const lists *l;
+    size_t key; /* bytes of K of a token */
+    uint32_t number, count;
+    uint64_t sum;
+} reader;
+
+static uint64_t read_bytes(const void *from, size_t bytes) {
+    enum { AHEAD = 2048, LINE = 64, WORDS = LINE / 8 };
+    const uint64_t *const words = from;
+    uint64_t sums[WORDS] = {0}, sum = 0;
+    for (size_t i = 0; i + LINE <= bytes; i += LINE) {
+        __builtin_prefetch((const char *)from + i + AHEAD);
+        for (size_t w = 0; w < WORDS; w++) sums[w] += words[i / 8 + w];
+    }
+    for (size_t w = 0; w < WORDS; w++) sum += sums[w];
+    return sum;
+}
+
+/* Every `count`th page, from `number` on. */
+static void *read_pages(void *argument) {
+    reader *const r = argument;
+    uint32_t page = 0;
+    for (int b = 0; b < r->l->batch; b++)
+        for (int64_t c = 0, left = r->l->lens[b]; left > 0; c++, left -= opt.page) {
+            if (page++ % r->count != r->number) continue;
+            const size_t at = (size_t)(r->of->table[b * r->of->columns + c] * opt.page) * r->key;
+            const size_t bytes = (size_t)(left < opt.page ? left : opt.page) * r->key;
+            r->sum += read_bytes((const char *)r->of->k_cache + at, bytes);
+            r->sum += read_bytes((const char *)r->of->v_cache + at, bytes);
+        }
+    return NULL;
+}
+
+static uint64_t read_by(reader like, uint32_t threads) {
+    pthread_t ids[MOST_THREADS];
+    reader readers[MOST_THREADS];
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < threads; i++) {
+        readers[i] = like;
+        readers[i].number = i, readers[i].count = threads;
+        if (i && pthread_create(&ids[i], NULL, read_pages, &readers[i])) die("no thread");
+    }
+    read_pages(&readers[0]);
+    for (uint32_t i = 1; i < threads; i++) pthread_join(ids[i], NULL);
+    for (uint32_t i = 0; i < threads; i++) sum += readers[i].sum;
+    return sum;
+}
+
 /* ---- What is timed ---- */
 
-typedef enum what { RUN, PLAN, TIER0, PROMPTS, DECODING, EXACT, NUM_WHATS } what;
+typedef enum what { RUN, PLAN, TIER0, PROMPTS, DECODING, EXACT, BY_ONE, READ, READ_BY_ONE, NUM_WHATS } what;
 
 typedef struct timed {
     attune_context *context, *bare; /* the second one compiles nothing */
@@ -201,6 +258,8 @@ typedef struct timed {
     attune_step steps[NUM_WHATS];
     attune_plan *exact;
     attune_arguments arguments;
+    reader reader;
+    volatile uint64_t sum; /* of what was read, so that it is */
     bool is_there[NUM_WHATS];
     double samples[NUM_WHATS][MOST_SAMPLES];
 } timed;
@@ -208,7 +267,8 @@ typedef struct timed {
 static void call(timed *t, what w) {
     if (w == RUN && attune_attention_run(t->attention, &t->steps[w])) die("run");
     if (w == EXACT && attune_plan_run(t->exact, &t->arguments, NULL)) die("exact");
-    if (w != RUN && w != EXACT && attune_step_plan_run(t->plans[w], &t->steps[w])) die("plan");
+    if (w == READ || w == READ_BY_ONE) t->sum += read_by(t->reader, w == READ ? opt.threads : 1);
+    if (t->plans[w] && attune_step_plan_run(t->plans[w], &t->steps[w])) die("plan");
 }
 
 static void plan_step(timed *t, const tensors *of, const lists *l, const lists *whole, int32_t *table, what w) {
@@ -225,6 +285,7 @@ static void plan_step(timed *t, const tensors *of, const lists *l, const lists *
     s->q.data = of->q, s->k.data = of->k, s->v.data = of->v, s->out.data = of->out;
     s->k_cache.data = of->k_cache, s->v_cache.data = of->v_cache;
     if (opt.i8) s->k_scale.data = of->k_scale, s->v_scale.data = of->v_scale;
+    if (w == BY_ONE) s->max_threads = 1;
     attune_attention *const attention = w == TIER0 ? t->of_tier0 : t->attention;
     if (w != RUN && attune_step_plan_create(attention, s, &t->plans[w])) die("step plan");
     t->is_there[w] = true;
@@ -295,6 +356,13 @@ static void measure(const row *r, attune_dtype dtype) {
     } else if (r->groups[0].least == r->groups[0].most && !opt.appends && !opt.tier0 && !opt.i8 && !opt.extra) {
         make_exact(t, r, &of, dtype);
     }
+    if (opt.read) {
+        const size_t key = (size_t)(r->kv_heads * r->dim) * (opt.i8 ? 1 : dtype == ATTUNE_BF16 ? 2 : 4);
+        t->reader = (reader){.of = &of, .l = &whole, .key = key};
+        t->is_there[READ] = true;
+        t->is_there[READ_BY_ONE] = opt.threads > 1;
+        if (opt.threads > 1) plan_step(t, &of, &whole, &whole, table, BY_ONE);
+    }
     for (int i = 0; i < 4; i++) /* also lets a plan specialise */
         for (what w = 0; w < NUM_WHATS; w++)
             if (t->is_there[w]) call(t, w);
@@ -317,6 +385,10 @@ static void measure(const row *r, attune_dtype dtype) {
         printf(" parts %9.1f x %.2f (%.1f + %.1f)", m[PROMPTS] + m[DECODING], m[PLAN] / (m[PROMPTS] + m[DECODING]),
                m[PROMPTS], m[DECODING]);
     if (t->is_there[EXACT]) printf(" exact %9.1f x %.2f", m[EXACT], m[PLAN] / m[EXACT]);
+    if (opt.read) printf(" read %9.1f share %.2f", m[READ], m[READ] / m[PLAN]);
+    if (t->is_there[BY_ONE])
+        printf(" by one: plan %9.1f x %.2f read %9.1f x %.2f", m[BY_ONE], m[BY_ONE] / m[PLAN], m[READ_BY_ONE],
+               m[READ_BY_ONE] / m[READ]);
     printf("\n");
     fflush(stdout);
     for (what w = 0; w < NUM_WHATS; w++) attune_step_plan_destroy(t->plans[w]);
@@ -356,11 +428,14 @@ int main(int argc, char **argv) {
             opt.i8 = 1;
         else if (!strcmp(argv[first], "--tier0"))
             opt.tier0 = 1;
+        else if (!strcmp(argv[first], "--read"))
+            opt.read = 1;
         else if (!strcmp(argv[first], "--fastest"))
             opt.fastest = 1;
         else
             return fprintf(stderr, "steps: %s is no option\n", argv[first]), 2;
     }
+    if (opt.threads < 1 || opt.threads > MOST_THREADS) return fprintf(stderr, "steps: --threads is 1 to 64\n"), 2;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int d = 0; d < 2; d++)
             if (is_wanted(&rows[i], argc - first, argv + first)) measure(&rows[i], d ? ATTUNE_F32 : ATTUNE_BF16);
