@@ -183,8 +183,8 @@ static int64_t chunks_of(const sequence *q, int64_t keys) {
     return mha_most_chunks(&kernel->signature.problem, &kernel->schedule, keys, q->heads);
 }
 
-/* Chunks of keys: chunks beyond a sequence's end are skipped. All others cost the same; a single row costs as much as
- * reading them. */
+/* Chunks of keys, each of all heads: chunks beyond a sequence's end are skipped. All others cost the same; a single row
+ * costs as much as reading them. */
 static bool add_chunks(pl_work *work, const sequence *q, bool for_many, pl_segment s) {
     enum { ROWS_OF_READING = 8 };
     const attune_kernel *const kernel = q->part->of.kernel;
@@ -192,13 +192,12 @@ static bool add_chunks(pl_work *work, const sequence *q, bool for_many, pl_segme
     const bool is_whole = attention_phase(kernel) == (int)kernel->num_phases - 1;
     const int64_t all = is_whole ? 1 : chunks_of(q, longest);
     if (all < 1 || q->tasks % (q->heads * all)) return false;
-    const int64_t of_chunk = q->tasks / (q->heads * all), chunks = is_whole ? 1 : chunks_of(q, q->keys);
+    const int64_t of_chunk = q->tasks / all, chunks = is_whole ? 1 : chunks_of(q, q->keys);
     if (chunks > all) return false;
-    s.run = chunks * of_chunk;
-    s.leap = all * of_chunk;
-    s.count = q->heads * s.run;
+    s.run = s.leap = s.count = chunks * of_chunk;
     const double rows = (double)(q->queries * q->group);
-    s.cost = (double)q->keys * (rows > ROWS_OF_READING ? rows : ROWS_OF_READING) / (double)(chunks ? s.run : 1) + 1;
+    const double tasks = chunks ? (double)s.count / (double)q->heads : 1; /* of a head */
+    s.cost = (double)q->keys * (rows > ROWS_OF_READING ? rows : ROWS_OF_READING) / tasks + 1;
     add(work, for_many, s);
     return true;
 }

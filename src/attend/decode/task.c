@@ -1,12 +1,16 @@
 /* The loops of decoding, from the outside in:
  *
- *     for each sequence, KV head, chunk of keys, task of rows      in parallel
+ *     for each sequence, chunk of keys, KV head, task of rows      in parallel
  *       for each row                       Q into scratch; maximum, sum and O begin
  *       for each tile of keys
  *         scores, softmax, values          the steps, each for all rows
  *       for each row                       O / sum to memory, or the chunk's maximum, sum and O
  *
- * and, with several chunks, a second phase that merges them for each row. */
+ * and, with several chunks, a second phase that merges them for each row.
+ *
+ * All heads compute a chunk before any computes the next one. A token's heads are usually neighbours in memory, so the
+ * pages that the chunk lies in are walked through once, and their addresses are found in the TLB. Plans know this order
+ * of tasks (plan/work.c), and leave out the chunks beyond the end of a sequence. */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 #include "attend/decode/decode.h"
@@ -231,8 +235,8 @@ void mha_d_lanes(mha_context *c) {
     dl_derive_sizes(&d, c);
     IR_PHASE(b) {
         const ir_expr *number = ir_parallel(b, "b", c->params.size[MHA_BATCH]);
-        d.kv_head = ir_parallel(b, "h", c->params.size[MHA_KV_HEADS]);
         d.chunk = ir_parallel(b, "chunk", all_chunks(&d));
+        d.kv_head = ir_parallel(b, "h", c->params.size[MHA_KV_HEADS]);
         const ir_expr *rows = open_rows(&d, number, ir_parallel(b, "t", row_tasks(&d)));
         IR_GUARD(b, may_be_idle(&d), ir_gt(b, rows, ir_idx(b, 0))) {
             dl_open_list(&d);
