@@ -132,10 +132,12 @@ static void choose_panel_tiles(const mha_cost_context *c, int64_t rows, mha_sche
 }
 
 /* Keys between two rescalings: many, because the streams of a tile are longer then. But K and V of a tile should fit
- * the second cache, unless they come from memory anyway. */
-static int32_t choose_tile(const mha_cost_context *c) {
-    enum { ELEMENTS = 65536, LEAST = 32, MOST = 512 };
-    const int64_t times = c->is_from_memory ? 2 : 1, columns = max_of(c->p->head_dim, c->p->head_dim_v);
+ * the second cache, unless they come from memory anyway. Scores of more than four rows by 1024 keys would fill a first
+ * cache of 32 KiB. */
+static int32_t choose_tile(const mha_cost_context *c, int64_t rows) {
+    enum { ELEMENTS = 65536, LEAST = 32, MOST = 512, FEW_ROWS = 4 };
+    const int64_t times = c->is_from_memory && rows <= FEW_ROWS ? 2 : 1;
+    const int64_t columns = max_of(c->p->head_dim, c->p->head_dim_v);
     if (c->fixed_tile) return c->fixed_tile;
     return power_below(max_of(min_of(times * ELEMENTS / columns, times * MOST), LEAST));
 }
@@ -291,7 +293,7 @@ void mha_choose_d_lanes(const mha_cost_context *call, const mha_cost_context *c,
     take_if_chosen(MHA_MEMORY_ROWS, take_rows, c, rows, s);
     take_if_chosen(MHA_MEMORY_KEYS, take_streams_of_keys, c, rows, s);
     take_if_chosen(MHA_MEMORY_HELD, hold_converted_values, c, rows, s);
-    s->kv_tile = choose_tile(c);
+    s->kv_tile = choose_tile(c, rows);
     s->kv_chunk = choose_chunk(call->p, s->kv_tile);
     choose_panel_tiles(c, rows, s);
     if (c->p->integer)
