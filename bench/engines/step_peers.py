@@ -8,7 +8,8 @@ Peers are what this Python has, so the target runs this once in vLLM's environme
     zentorch  zentorch_sdpa. It has no pages, no batches of several lengths and no causality for more keys than queries,
               so keys are contiguous, sequences of other lengths are calls of their own, and chunks have a mask. The
               heads of a group are query heads, or rows of one head: what is faster
-    attune    a step plan on pages of 128 keys, made once a step as for the layers of a model; `--run`: without a plan
+    attune    a step plan on pages of 128 keys, made once a step as for the layers of a model; `--run`: without a plan.
+              With several threads its own pool, or PyTorch's threads as in an engine's adapter: what is faster
 
 Nothing is appended. Each result is compared with one in double precision before anything is timed. Times are medians of
 samples (`--fastest`: the fastest), ratios are medians over the rounds.
@@ -21,6 +22,7 @@ import statistics
 import time
 
 import attune
+import attune.torch
 import torch
 
 PAGE = 128
@@ -92,14 +94,17 @@ def of_attune(step, o):
     out = torch.empty_like(step.q)
     plan = attention.plan(**lists, num_pages=step.num_pages)
 
-    def call():
+    def call(runner):
         if o.run:
-            attention.run(step.q, **caches, **lists, out=out)
+            attention.run(step.q, **caches, **lists, out=out, runner=runner)
         else:
-            plan.run(step.q, **caches, out=out)
+            plan.run(step.q, **caches, out=out, runner=runner)
         return out
 
-    return {"run" if o.run else "plan": call}
+    runners = {"pool": None}
+    if o.threads > 1:
+        runners["host"] = attune.torch.runner()
+    return {way: lambda runner=runner: call(runner) for way, runner in runners.items()}
 
 
 def of_vllm(step):
@@ -209,7 +214,7 @@ def measure(name, row, dtype, peers, o):
         for peer, (_, call) in ways.items():
             samples[peer].append(sample(call))
     pick = min if o.fastest else statistics.median
-    cells = [f"| {name} | {dtype} | {pick(samples['attune']):.0f} |"]
+    cells = [f"| {name} | {dtype} | {pick(samples['attune']):.0f} ({ways['attune'][0]}) |"]
     found = {"step": name, "dtype": dtype, "threads": o.threads, "us": {"attune": pick(samples["attune"])}, "ratio": {}}
     for peer in peers:
         if peer not in ways:
