@@ -66,7 +66,7 @@ class Layer(NamedTuple):
     scale: float
     kv: str = "paged"  # or "tensors": nothing is cached
     block_size: int = 0
-    cache_dtype: str = ""  # "f8", "i8", or "": dtype
+    cache_dtype: str = ""  # "f8", "i8", "f16" or "bf16"; "": dtype
     is_causal: bool = True
     is_causal_by_request: bool = False
     window: int = -1  # keys that a query sees, its own among them; -1: all
@@ -243,8 +243,9 @@ def store(
     if slots.shape[0] == 0:
         return
     writer = attention_of(Layer(
-        num_heads=layer.num_kv_heads, num_kv_heads=layer.num_kv_heads, head_size=layer.head_size, dtype=layer.dtype,
-        scale=1.0, block_size=layer.block_size, cache_dtype=layer.cache_dtype, window=1, appends=True,
+        num_heads=layer.num_kv_heads, num_kv_heads=layer.num_kv_heads, head_size=layer.head_size,
+        dtype=DTYPES[key.dtype], scale=1.0, block_size=layer.block_size, cache_dtype=layer.cache_dtype, window=1,
+        appends=True,
     ))  # fmt: skip
     scales: Dict[str, Any] = {name: bindings[name] for name in ("k_scale", "v_scale") if name in bindings}
     plan = writer.plan(**_runs(slots.numpy(), layer.block_size), num_pages=cache.k.shape[0])

@@ -23,8 +23,9 @@ from . import _attend
 
 logger = init_logger("vllm.attune")
 
-# Types of caches by vLLM's names. Others are the stock backend's.
-_CACHES = {"auto": "", "float16": "", "bfloat16": "", "fp8": "f8", "fp8_e4m3": "f8", "int8_per_token_head": "i8"}
+# Types of caches by vLLM's names; "": the model's. Others are the stock backend's.
+_CACHES = {"auto": "", "float16": "f16", "bfloat16": "bf16", "fp8": "f8", "fp8_e4m3": "f8",
+           "int8_per_token_head": "i8"}  # fmt: skip
 _ENCODERS = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
 
 
@@ -249,8 +250,11 @@ class AttuneImpl(CPUAttentionBackendImpl):
         block_size = 0 if cache is None else cache.k.shape[1]
         by_request = attn_metadata.is_causal_by_request
         kind = self._kind(attn_metadata.causal, by_request, query.dtype, block_size, appends)
-        if has_new and not appends and cache is not None:  # keys that are no queries, or whose slots are others
+        if has_new and cache is not None:
             assert key is not None and value is not None
-            _attend.store(step, kind, cache, key, value, attn_metadata.slot_mapping, tensors)
+            if kind.cache_dtype in ("f16", "bf16"):
+                key, value = key.to(kv_cache.dtype), value.to(kv_cache.dtype)
+            if not appends:  # keys that are no queries, or whose slots are others
+                _attend.store(step, kind, cache, key, value, attn_metadata.slot_mapping, tensors)
         _attend.attend(step, kind, query, key, value, cache, output, tensors)
         return output

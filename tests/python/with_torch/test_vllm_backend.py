@@ -114,7 +114,7 @@ def test_encoders(backend, kind):
         torch.testing.assert_close(out.double(), expected, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("cache", ["auto", "fp8", "int8_per_token_head"])
+@pytest.mark.parametrize("cache", ["auto", "fp8", "int8_per_token_head", "bfloat16"])
 def test_cross_attention(backend, cache):
     """The encoder's keys come with the first step; later ones have none."""
     r = Requests(4, 2, 32, torch.float32, cache_dtype=cache)
@@ -127,13 +127,13 @@ def test_cross_attention(backend, cache):
         out = torch.empty(7, 4, 32)
         impl.forward(LAYER, query, key if new else None, value if new else None, r.cache, builder.build(0, common), out)
         expected = r.expected(names, common, query, 0.2, causal=False)
-        tolerance = {"auto": 2e-5, "fp8": 0.02, "int8_per_token_head": 0.02}[cache]
+        tolerance = 2e-5 if cache == "auto" else 0.02
         torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("cache, tolerance", [("fp8", 0.02), ("int8_per_token_head", 0.02)])
+@pytest.mark.parametrize("cache, tolerance", [("fp8", 0.02), ("int8_per_token_head", 0.02), ("bfloat16", 0.02)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_quantised_caches(backend, cache, tolerance, dtype):
+def test_caches_of_other_types(backend, cache, tolerance, dtype):
     r = Requests(4, 2, 32, dtype, cache_dtype=cache)
     impl, builder = make(backend, r, kv_cache_dtype=cache)
     for counts in STEPS:

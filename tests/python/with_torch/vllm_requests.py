@@ -44,6 +44,8 @@ class Requests:
         content, stored = 2 * dim, dtype
         if cache_dtype == "fp8":
             stored = torch.uint8
+        if cache_dtype == "bfloat16":
+            stored = torch.bfloat16
         if cache_dtype == "int8_per_token_head":
             content, stored = 2 * dim + 8, torch.int8
         self.cache = torch.zeros((blocks, kv_heads, block_size, content), dtype=torch.uint8 if stored.itemsize == 1
@@ -105,7 +107,7 @@ def rounded(rows, cache_dtype, scale):
     if cache_dtype == "int8_per_token_head":
         own = rows.float().abs().amax(-1, keepdim=True) / 127
         return (rows.float() / own).round().double() * own
-    return rows.double()
+    return rows.to(torch.bfloat16).double() if cache_dtype == "bfloat16" else rows.double()
 
 
 def attend(q, k, v, scale, causal, window, cap, slopes, sinks):
