@@ -88,7 +88,25 @@ def encoder():
     ))  # fmt: skip
 
 
-RANDOM = {kind.__name__: kind for kind in (latent, even, soft_cap, alibi, sinks, shared, encoder)}
+def whisper():
+    """An encoder of 3 seconds of sound, and a decoder that attends to its 150 vectors."""
+    return transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(
+        d_model=128, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2,
+        encoder_ffn_dim=256, decoder_ffn_dim=256, max_source_positions=150, max_target_positions=448, init_std=0.1,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
+        **{name: COMMON[name] for name in ("vocab_size", "dtype")},
+    ))  # fmt: skip
+
+
+def save_processor(folder):
+    """What vLLM needs to read sound: features, and a tokenizer, whose words do not matter."""
+    words = {f"word{number}": number for number in range(2, COMMON["vocab_size"])}
+    tokenizer = transformers.WhisperTokenizer(vocab={"<|endoftext|>": 0, "<|startoftranscript|>": 1, **words})
+    features = transformers.WhisperFeatureExtractor(chunk_length=3)
+    transformers.WhisperProcessor(features, tokenizer).save_pretrained(folder)
+
+
+RANDOM = {kind.__name__: kind for kind in (latent, even, soft_cap, alibi, sinks, shared, encoder, whisper)}
 
 
 def make_random(folder, kind):
@@ -97,6 +115,8 @@ def make_random(folder, kind):
     torch.manual_seed(1)
     model = RANDOM[kind]()
     model.save_pretrained(folder)
+    if kind == "whisper":
+        save_processor(folder)
     if kind == "sinks":  # which transformers' class has not
         path = Path(folder) / "config.json"
         layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 48, "attention_sinks": True}

@@ -35,6 +35,9 @@ TWO = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_OMP_THREADS_BIND": f"0|{
 # Models with random weights, in f32: how many of their layers are in a group of their own.
 KINDS = {"soft_cap": 1, "alibi": 2, "sinks": 1, "shared": 2}
 OF_KINDS = {kind: options(model=f"{kind.upper()}_MODEL") | {"logprobs": 0} for kind in KINDS}
+KINDS["whisper"] = 2  # the decoder's own keys, and the encoder's
+OF_KINDS["whisper"] = options([1, 3, 40, 200, 7], model="WHISPER_MODEL", max_num_batched_tokens=512, max_model_len=400,
+                              max_num_seqs=3, skip_tokenizer_init=False) | {"logprobs": 0, "sound": True}  # fmt: skip
 OF_KINDS["encoder"] = options(model="ENCODER_MODEL", tokens=0, max_num_batched_tokens=2048)
 HALVES = {dtype: options(dtype=dtype) for dtype in ("bfloat16", "float16")}
 # Drafts are what followed the same tokens before: a small model repeats itself.
@@ -61,6 +64,7 @@ ATTUNE = {
     "tiny": options(num_gpu_blocks_override=26, max_model_len=512, **TINY),
     "int8": options(kv_cache_dtype="int8_per_token_head"),
     "fp8": options(kv_cache_dtype="fp8"),
+    "bf16": options(kv_cache_dtype="bfloat16"),
     "e5m2": options(**E5M2),
     "reproducible": options(variables={"ATTUNE_VLLM_REPRODUCIBLE": "1"}),
     "latent": options(**LATENT),
@@ -118,7 +122,7 @@ def test_latent_attention(attune, stock, name):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_of_attention(attune, stock, kind):
-    """Soft cap, windows, ALiBi, sinks, and layers that share keys, by the models that have them."""
+    """Soft cap, windows, ALiBi, sinks, layers that share keys, and cross-attention, by the models that have them."""
     pairs = zip(sum(attune[kind]["tokens"][0], []), sum(stock[kind]["tokens"][0], []))
     mine, theirs = zip(*pairs)
     assert [token for token, _ in mine] == [token for token, _ in theirs]
@@ -159,8 +163,8 @@ def test_preemption(attune, stock):
     assert attune["tiny"]["tokens"] == stock["room"]["tokens"]
 
 
-@pytest.mark.parametrize("name, most", [("int8", 2), ("fp8", 6)])
-def test_quantised_caches(attune, stock, name, most):
+@pytest.mark.parametrize("name, most", [("int8", 2), ("fp8", 6), ("bf16", 2)])
+def test_caches_of_other_types(attune, stock, name, most):
     """Rounding changes few of the first tokens."""
     pairs = zip(attune[name]["tokens"][0], stock["short"]["tokens"][0])
     assert sum(mine[0] != theirs[0] for mine, theirs in pairs) <= most
