@@ -134,7 +134,7 @@ docs: ## the manual of the API as HTML, into build/docs/; DEPS=no does not insta
 	@mkdir -p $(BUILD)/docs
 	@VERSION='$(VERSION)' HEADERS='$(HEADERS)' OUT='$(BUILD)/docs' doxygen docs/Doxyfile
 	@echo "written to $(BUILD)/docs/index.html"
-check-lines: ## fail on a line longer than 120 columns, and on a function of src over 100 lines or 4 levels
+check-lines: ## fail on lines over 120 columns, functions over 100 lines or 4 levels, sources without a first comment
 	@bash scripts/check_lines.sh
 	@awk -f scripts/check_functions.awk $(call c_in,src/*)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fails on a line of code that is longer than 120 columns, and names it. Columns are characters of UTF-8, whatever the
-# locale.
+# Fails on a line of code that is longer than 120 columns, and on a source of the library that does not begin with a
+# sentence about itself. Columns are characters of UTF-8, whatever the locale.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,6 +11,10 @@ list_files() {
 mapfile -t files < <(list_files | grep -E '(\.(c|h|cpp|hpp|sh|py|def|map|air|in|mk)|(^|/)Makefile|\.ci/run)$')
 [ "${#files[@]}" -gt 0 ] || { echo "check-lines: no files" >&2; exit 1; }
 LC_ALL=C awk -v files="${#files[@]}" '
+    FNR == 1 && FILENAME ~ /^(\.\/)?src\/.*\.[ch]$/ && $0 !~ /^\/\* / {
+        print FILENAME ":1: begins without a comment that says what the file is for"
+        bare++
+    }
     {
         line = $0
         gsub(/[\200-\277]/, "", line) # all bytes of a character except the first
@@ -20,6 +24,6 @@ LC_ALL=C awk -v files="${#files[@]}" '
         }
     }
     END {
-        print "check-lines: " files " files, " count + 0 " lines too long"
-        exit count > 0
+        print "check-lines: " files " files, " count + 0 " lines too long, " bare + 0 " sources without a first comment"
+        exit count + bare > 0
     }' "${files[@]}"

@@ -1,3 +1,4 @@
+/* The strides that PyTorch gives a new tensor like another one, by the rules of at::infer_dense_strides. */
 #include "torch_abi.h"
 
 /* Sorts dims by stride, the smallest first, as at::infer_dense_strides does: a stride of 0 is not compared, and with

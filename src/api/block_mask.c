@@ -1,3 +1,5 @@
+/* A table of the tiles that mask_mod hides is made by one call and read by later ones; here it is checked that a call
+ * has the tiles that the table was made for. */
 #include "api/block_mask.h"
 
 #include "base/fpenv.h"

@@ -1,3 +1,4 @@
+/* The first failure stays: a second at_fail on the same error changes nothing. */
 #include "base/error.h"
 
 #include "base/plain_text.h"

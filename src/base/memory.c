@@ -1,3 +1,5 @@
+/* All memory comes from the caller's allocator. An arena hands out parts of larger blocks and frees them all at once;
+ * a string doubles its room when it is full. */
 #include "base/memory.h"
 
 #include "base/plain_text.h"

@@ -1,3 +1,5 @@
+/* The distance of two words is how many letters must be inserted, removed, replaced or swapped with their neighbours;
+ * case does not count. */
 #include "base/nearest.h"
 
 #include <string.h>

@@ -1,3 +1,5 @@
+/* Prints and reads numbers in the "C" locale: printing sets it for this thread alone, and reading passes it to the C
+ * library. */
 #define _GNU_SOURCE
 #include "base/plain_text.h"
 

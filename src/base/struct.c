@@ -1,3 +1,5 @@
+/* A caller's struct of any size becomes a whole one, and a whole result is cut to the caller's size; sizes that no
+ * header has had are refused. */
 #include "base/struct.h"
 
 #include <stdbool.h>

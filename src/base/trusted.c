@@ -1,3 +1,5 @@
+/* A file is trusted if nobody but root, this user or the owner of the code can exchange it: neither the file nor its
+ * directory. */
 #include "base/trusted.h"
 
 #include <errno.h>

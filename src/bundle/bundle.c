@@ -1,3 +1,4 @@
+/* Compiles each problem for each target of a bundle, in contexts of its own, and writes archive and header. */
 #include "bundle/bundle.h"
 
 #include "base/fpenv.h"

@@ -1,3 +1,5 @@
+/* Sections, symbols and relocations are collected in growing strings, and laid out one after the other when the object
+ * is finished. */
 #include "bundle/object_write.h"
 
 #include <elf.h>

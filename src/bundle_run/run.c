@@ -1,3 +1,5 @@
+/* A call of a bundle: the struct of the header becomes arguments of attune_run, the code for this CPU is found, and
+ * its phases run one after the other. */
 #include "bundle_run/run.h"
 
 #include "base/fpenv.h"

@@ -1,3 +1,5 @@
+/* The cache directory is the first that is named: by the caller, ATTUNE_CACHE_DIR, XDG_CACHE_HOME or HOME. It is used
+ * only if no other user can write to it. */
 #define _GNU_SOURCE
 #include "cache/cache_dir.h"
 

@@ -1,3 +1,4 @@
+/* Writes and reads the bytes of a cache file: header, key, texts, image, and a checksum of all of it. */
 #define XXH_INLINE_ALL
 #include "cache/cache_file.h"
 

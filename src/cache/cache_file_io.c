@@ -1,3 +1,4 @@
+/* Reads a cache file whole and checks it. Writing never replaces a good file of the same key. */
 #include "cache/cache_file_io.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Writes and reads the bytes of a pack. Records are sorted by name, so one is found by bisection. */
 #include "cache/pack_format.h"
 
 #include "cache/cache_file.h"

@@ -1,3 +1,4 @@
+/* Each miss appends one line to the record, unless its key has been recorded by this context. */
 #define _GNU_SOURCE
 #include "cache/record.h"
 #include "schedule/schedule.h"

@@ -1,3 +1,5 @@
+/* Checks what a kernel of the user's loop IR is called with; its own expressions give the sizes of buffers and the
+ * tasks of phases. */
 #include "call/ir_call.h"
 
 #include "ir/interp.h"

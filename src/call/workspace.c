@@ -1,3 +1,5 @@
+/* Lays out the workspace of a call, with checks for overflow. Only a call that has a phase of several tasks needs
+ * scratch for several workers. */
 #include "call/workspace.h"
 
 #include <stdbool.h>

@@ -1,3 +1,5 @@
+/* How a context compiles is decided once, when it is created: in this process, by a worker, or never. Each way is a
+ * function of one type. */
 #define _GNU_SOURCE
 #include "compiler/codegen_client.h"
 

@@ -1,3 +1,5 @@
+/* The environment names the file; else it lies beside this library, in attune/ below it, or where it was installed. A
+ * file that another user could exchange is refused. */
 #define _GNU_SOURCE
 #include "compiler/codegen_path.h"
 

@@ -1,3 +1,4 @@
+/* dlopen, and two checks: the version of the interface, and the hash of the sources that both were built from. */
 #include "compiler/plugin.h"
 
 #include "generator_id.h"

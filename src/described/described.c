@@ -1,3 +1,5 @@
+/* The life of a described operator: created from a description, its kernels made when a form is first needed, run by
+ * steps, destroyed with its kernels. */
 #include "described/described.h"
 
 #include "attention/attention.h"

@@ -1,3 +1,4 @@
+/* Registered bundles are a list that only grows, so a look-up takes no lock. */
 #include "engine/bundles.h"
 
 #include "generator_id.h"

@@ -1,3 +1,5 @@
+/* Checks the options and makes the parts of a context in the order in which they need each other; what can fail comes
+ * first. */
 #define _GNU_SOURCE
 #include "engine/create.h"
 

@@ -1,3 +1,4 @@
+/* All contexts are in one list, so that fork() can take their locks before, and release or renew them after. */
 #include "engine/fork.h"
 
 #include "engine/context.h"

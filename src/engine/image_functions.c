@@ -1,3 +1,4 @@
+/* Reads the functions of an image from its unwind table, and names those that the header lists as entry points. */
 #include "engine/image_functions.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* The operators of a context are a linked list that only grows, so that a look-up needs no lock. */
 #include "engine/own_operator.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* A probe's result is a small text file: name and features of the CPU, then its class or description. */
 #include "engine/probe_file.h"
 
 #include "cache/disk_files.h"

@@ -1,3 +1,4 @@
+/* Makes an ELF object with the symbols of a kernel in memory for gdb, and writes lines for perf. */
 #define _GNU_SOURCE
 #include "engine/symbols.h"
 

@@ -1,3 +1,5 @@
+/* The files are tuning.db in the cache directory and in the base directory, by the paths that the cache has
+ * resolved. */
 #include "engine/tuned.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* CLOCK_MONOTONIC in nanoseconds. */
 #define _GNU_SOURCE
 #include "host/clock.h"
 

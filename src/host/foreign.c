@@ -1,3 +1,5 @@
+/* Counts the threads that are inside foreign code. fork() waits until there are none, exit() only for those that
+ * compile. */
 #include "host/foreign.h"
 
 #include <pthread.h>

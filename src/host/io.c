@@ -1,3 +1,5 @@
+/* The real system calls, with descriptors moved above those of stdin, stdout and stderr, and whole reads and writes on
+ * top of the table. */
 #define _GNU_SOURCE
 #include "host/io.h"
 

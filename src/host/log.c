@@ -1,3 +1,5 @@
+/* A message is formatted once, then goes to the host's function, its event function and stderr, each by its own
+ * level. */
 #define _GNU_SOURCE
 #include "host/log.h"
 

@@ -1,3 +1,4 @@
+/* The last message is kept by each thread for itself. */
 #include "host/report.h"
 
 #include <stdio.h>

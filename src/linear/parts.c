@@ -1,3 +1,5 @@
+/* Reads lengths and slots of a step into one list, and refuses those that are out of range or that two sequences
+ * share. */
 #include "linear/parts.h"
 
 #include <stdlib.h>

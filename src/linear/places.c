@@ -1,3 +1,5 @@
+/* Two elements of a tensor are at one place if a stride is no larger than the extent of all smaller dims; two tensors
+ * overlap if their ranges of bytes do. */
 #include "linear/places.h"
 
 #include <inttypes.h>

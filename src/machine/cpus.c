@@ -1,3 +1,4 @@
+/* The smaller of two limits: CPUs of the affinity mask, and the quota of the cgroup or of a group above it. */
 #define _GNU_SOURCE
 #include "machine/cpus.h"
 

@@ -1,3 +1,5 @@
+/* The caller's option decides, else ATTUNE_MACHINE, else CPUID. A probe is made on request alone, and picks the class
+ * whose measured rates are nearest. */
 #include "machine/machine.h"
 
 #include <stdio.h>

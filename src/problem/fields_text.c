@@ -1,3 +1,4 @@
+/* Cuts a text into pairs, and reads their values: whole numbers, decimal ones and words. */
 #define _GNU_SOURCE
 #include "problem/fields_text.h"
 

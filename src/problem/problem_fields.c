@@ -1,3 +1,4 @@
+/* fields.def as an array, and access to a member of a problem by its row. */
 #include "problem_fields.h"
 
 #include <math.h>

@@ -1,3 +1,5 @@
+/* Counts visible keys in closed form: between corners of causality, window and lengths, their number is linear in the
+ * query's position. */
 #include "problem/problem_sight.h"
 #include "base/integers.h"
 #include "problem/problem.h"

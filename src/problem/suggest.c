@@ -1,3 +1,4 @@
+/* First a list of other libraries' names, then the nearest word by letters. */
 #include "problem/suggest.h"
 
 #include "base/nearest.h"

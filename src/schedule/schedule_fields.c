@@ -1,3 +1,4 @@
+/* schedule.def as an array, and random numbers of a schedule that fit one another. */
 #include "schedule_fields.h"
 
 #include <stddef.h>

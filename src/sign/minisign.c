@@ -1,3 +1,4 @@
+/* Reads keys and signatures, which are lines of base64, and verifies them with Monocypher's curve arithmetic. */
 #include "sign/minisign.h"
 
 #include "sign/sha512.h"

@@ -1,3 +1,4 @@
+/* The hash in its textbook form: blocks of 128 bytes, 80 rounds. */
 #include "sign/sha512.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Asks the CPU once, and remembers its identity and names. */
 #include "target/cpu.h"
 
 #include "target/cpu_probe.h"

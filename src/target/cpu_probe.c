@@ -1,3 +1,4 @@
+/* CPUID on x86-64; on AArch64 the kernel's hwcaps and MIDR. */
 #include "target/cpu_probe.h"
 
 #include "target/cpu_features.h"

@@ -1,3 +1,5 @@
+/* The text of a description: `name=value` pairs, in the order of its fields. A class name or text of one's own becomes
+ * a description here. */
 #include "target/description.h"
 
 #include "base/nearest.h"

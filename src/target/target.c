@@ -1,3 +1,5 @@
+/* The table, best instruction set first, and the choice: the first row whose features this CPU has, or the one that is
+ * named. */
 #include "target/target.h"
 
 #include "target/cpu.h"

@@ -1,3 +1,5 @@
+/* The tables from family and model to a class, and the rates by which a probe tells classes apart. A model that is in
+ * no table is generic. */
 #include "target/tuning_class.h"
 
 #include "base/nearest.h"

@@ -1,3 +1,5 @@
+/* Sixteen slots, chosen by a hash of the thread pointer, hold one workspace each; taking and giving is one atomic
+ * exchange. */
 #include "threads/spare.h"
 
 /* Lies before the memory, and has the same alignment. */

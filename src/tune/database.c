@@ -1,3 +1,4 @@
+/* The statements of the tuning database, in SQL, and the functions around them. */
 #define _GNU_SOURCE
 #include "tune/database.h"
 

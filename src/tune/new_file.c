@@ -1,3 +1,4 @@
+/* A file is written under a random name beside its place, then renamed without replacing another one. */
 #define _GNU_SOURCE
 #include "tune/new_file.h"
 

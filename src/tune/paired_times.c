@@ -1,3 +1,5 @@
+/* The verdict on a candidate: the confidence interval of the median logarithm of ratios, wide enough for hundreds of
+ * comparisons. */
 #include "tune/paired_times.h"
 
 #include <math.h>

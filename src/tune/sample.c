@@ -1,3 +1,4 @@
+/* Cuts the tasks of a phase into units, and picks whole units, or tasks spread over them whose mean is that of all. */
 #include "tune/sample.h"
 
 #include "base/integers.h"

@@ -1,3 +1,4 @@
+/* Loads SQLite with dlopen when the first database is opened, once in a process. */
 #include "tune/sqlite.h"
 
 #include <dlfcn.h>
