@@ -19,12 +19,17 @@ done <"$tree/files"
 (cd "$tree" && find src tests tools lab reference -type f | LC_ALL=C sort | LC_ALL=C comm -23 - files | xargs -r rm)
 cd "$tree"
 
-# build NAME…: what the tests of these names need.
+# build NAME…: what the tests of these names need, and no more: a program of tests needs no tier 0 and no adapter.
 build() {
-    local name targets=(all)
-    for name in "$@"; do [[ $name == test_* && $name != *.sh ]] && targets+=("build/tests/$name"); done
+    local name check=() tests=()
+    for name in "$@"; do
+        if [ "$name" = check ]; then check=(lib codegen lab); else tests+=("$name"); fi
+    done
     # A make of its own, with its own jobs, even where another make runs this script.
-    env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory DEPS=no BUILD=build "${targets[@]}" >build.log 2>&1
+    local own=(env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory DEPS=no BUILD=build TEST_LDFLAGS=-Wl,-S)
+    : >build.log
+    [ ${#check[@]} -eq 0 ] || "${own[@]}" "${check[@]}" >>build.log 2>&1 || return 1
+    [ ${#tests[@]} -eq 0 ] || "${own[@]}" test BUILD_ONLY=yes TESTS_ONLY="${tests[*]}" >>build.log 2>&1
 }
 
 # run_tests NAME…: runs them in order and stops at the first that fails, whose name it leaves in `caught`.
