@@ -56,11 +56,11 @@ typedef struct fitter {
 } fitter;
 
 static const char *const names[] = {
-#define COST(name, value, meaning) #name,
+#define COST(name, value, fit, meaning) #name,
 #include "schedule/cost.def"
 };
 static const double begin[] = {
-#define COST(name, value, meaning) value,
+#define COST(name, value, fit, meaning) value,
 #include "schedule/cost.def"
 };
 enum { CONSTANTS = sizeof names / sizeof *names };

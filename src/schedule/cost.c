@@ -16,7 +16,7 @@
 const
 #endif
     cost_constants mha_cost_constants = {
-#define COST(name, value, meaning) .name = (value),
+#define COST(name, value, fit, meaning) .name = (value),
 #include "schedule/cost.def"
 };
 

@@ -6,7 +6,7 @@
 #include "schedule/variant.h"
 
 typedef struct cost_constants {
-#define COST(name, value, meaning) double name;
+#define COST(name, value, fit, meaning) double name;
 #include "schedule/cost.def"
 } cost_constants;
 
