@@ -88,10 +88,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_ACCURACY: o->accuracy = true; return 0;
     case TOOL_KEY_FUNCTIONS: o->functions = true; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
-    case ARGP_KEY_ARG:
-        if (o->problem) argp_error(state, "one problem only, but '%s' follows '%s'", argument, o->problem);
-        o->problem = argument;
-        return 0;
+    case ARGP_KEY_ARG: tool_take_one(state, "problem", argument, &o->problem); return 0;
     case ARGP_KEY_END:
         if (!!o->problem + !!o->random + o->accuracy != 1)
             argp_error(state, "either a problem or --random N or --accuracy is needed");

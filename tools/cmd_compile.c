@@ -7,17 +7,14 @@
 
 typedef struct compile_options {
     tool_common common;
-    const char *problem, *schedule, *out;
-    bool emits, dumps, json;
-    attune_stage stage;
+    const char *problem, *schedule;
+    tool_emission emission;
+    bool json;
 } compile_options;
 
 static const struct argp_option options[] = {
-    {"emit", TOOL_KEY_EMIT, "STAGE", 0, "Write ir, lowered, llvm, asm, obj or image instead of caching", 0},
+    TOOL_EMIT_OPTIONS("caching"),
     {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "Change the chosen schedule", 0},
-    TOOL_TARGET_OPTION,
-    {"output", 'o', "FILE", 0, "Where --emit writes; - is standard output (default)", 0},
-    {"dump-passes", TOOL_KEY_DUMP_PASSES, NULL, 0, "Print the IR after each pass to standard error", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -26,27 +23,14 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     compile_options *const o = state->input;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
-    case TOOL_KEY_EMIT:
-        o->stage = tool_parse_stage(state, argument);
-        o->emits = true;
-        return 0;
     case TOOL_KEY_SCHEDULE: o->schedule = argument; return 0;
-    case 'o': o->out = argument; return 0;
-    case TOOL_KEY_TARGET: o->common.target = argument; return 0;
-    case TOOL_KEY_DUMP_PASSES: o->dumps = true; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
-    case ARGP_KEY_ARG:
-        if (o->problem) argp_error(state, "one problem only, but '%s' follows '%s'", argument, o->problem);
-        o->problem = argument;
-        return 0;
+    case ARGP_KEY_ARG: tool_take_one(state, "problem", argument, &o->problem); return 0;
     case ARGP_KEY_END:
         if (!o->problem) argp_error(state, "a problem is needed, such as num_heads=12,seq_q=512,head_dim=64");
-        tool_check_target(state, &o->common, o->emits || o->dumps, "--emit or --dump-passes");
-        if (o->out && !o->emits) argp_error(state, "-o needs --emit");
-        if (o->json && (o->emits || o->dumps))
-            argp_error(state, "--json and %s exclude each other", o->emits ? "--emit" : "--dump-passes");
+        tool_check_emission(state, &o->common, &o->emission, o->json, "");
         return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default: return tool_parse_emission(state, key, argument, &o->common, &o->emission) ? 0 : ARGP_ERR_UNKNOWN;
     }
 }
 
@@ -55,15 +39,16 @@ static int emit(const compile_options *o, attune_context *context, const attune_
     void *data = NULL;
     size_t bytes = 0;
     int code = TOOL_OK;
-    if (o->dumps) {
+    if (o->emission.dumps) {
         if (attune_emit(context, problem, schedule, ATTUNE_STAGE_IR, &data, &bytes) != ATTUNE_OK)
             return tool_library_error(NULL);
         code = tool_dump_passes(context, data);
         attune_free(context, data);
     }
-    if (code != TOOL_OK || !o->emits) return code;
-    if (attune_emit(context, problem, schedule, o->stage, &data, &bytes) != ATTUNE_OK) return tool_library_error(NULL);
-    code = tool_write_stage(o->stage, o->out, data, bytes);
+    if (code != TOOL_OK || !o->emission.emits) return code;
+    if (attune_emit(context, problem, schedule, o->emission.stage, &data, &bytes) != ATTUNE_OK)
+        return tool_library_error(NULL);
+    code = tool_write_stage(o->emission.stage, o->emission.out, data, bytes);
     attune_free(context, data);
     return code;
 }
@@ -140,7 +125,7 @@ int cmd_compile(int argc, char **argv) {
     attune_context *const context = tool_open_context(&o.common, 0, NULL);
     if (!context) return TOOL_FAILED;
     int code;
-    if (o.emits || o.dumps)
+    if (o.emission.emits || o.emission.dumps)
         code = emit(&o, context, &problem, o.schedule);
     else
         code = compile(&o, context, &problem, o.schedule);

@@ -14,10 +14,10 @@
 
 typedef struct ir_options {
     tool_common common;
-    const char *file, *out;
+    const char *file;
     attune_engine engine;
-    bool emits, dumps, checks, names_engine, json;
-    attune_stage stage;
+    tool_emission emission;
+    bool checks, names_engine, json;
     binding_list arguments, outputs, numbers;
 } ir_options;
 
@@ -27,10 +27,7 @@ static const struct argp_option options[] = {
     {"set", TOOL_KEY_SET, "NAME=NUMBER", 0, "The number of a `param` line of the file, in the place of its own", 0},
     {"out", TOOL_KEY_OUT, "NAME=F.npy", 0, "Write an output buffer here; others are summarised", 0},
     {"check", TOOL_KEY_CHECK, NULL, 0, "Run by the interpreter as well, or by machine code, and compare the bits", 0},
-    {"emit", TOOL_KEY_EMIT, "STAGE", 0, "Write ir, lowered, llvm, asm, obj or image instead of running", 0},
-    TOOL_TARGET_OPTION,
-    {"output", 'o', "FILE", 0, "Where --emit writes; - is standard output (default)", 0},
-    {"dump-passes", TOOL_KEY_DUMP_PASSES, NULL, 0, "Print the IR after each pass to standard error", 0},
+    TOOL_EMIT_OPTIONS("running"),
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -47,31 +44,18 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_SET: bindings_add(state, &o->numbers, argument); return 0;
     case TOOL_KEY_OUT: bindings_add(state, &o->outputs, argument); return 0;
     case TOOL_KEY_CHECK: o->checks = true; return 0;
-    case TOOL_KEY_EMIT:
-        o->stage = tool_parse_stage(state, argument);
-        o->emits = true;
-        return 0;
-    case 'o': o->out = argument; return 0;
-    case TOOL_KEY_TARGET: o->common.target = argument; return 0;
-    case TOOL_KEY_DUMP_PASSES: o->dumps = true; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
-    case ARGP_KEY_ARG:
-        if (o->file) argp_error(state, "one file only, but '%s' follows '%s'", argument, o->file);
-        o->file = argument;
-        return 0;
+    case ARGP_KEY_ARG: tool_take_one(state, "file", argument, &o->file); return 0;
     case ARGP_KEY_END:
         if (!o->file) argp_error(state, "a file with loop IR is needed; - is standard input");
-        tool_check_target(state, &o->common, o->emits || o->dumps, "--emit or --dump-passes");
-        if (o->out && !o->emits) argp_error(state, "-o needs --emit; --out NAME=F.npy writes a result");
-        if (o->emits && (o->arguments.count || o->outputs.count || o->checks || o->names_engine))
+        tool_check_emission(state, &o->common, &o->emission, o->json, "; --out NAME=F.npy writes a result");
+        if (o->emission.emits && (o->arguments.count || o->outputs.count || o->checks || o->names_engine))
             argp_error(state, "--emit runs nothing, so --arg, --out, --check and --engine make no sense with it");
-        if (o->json && (o->emits || o->dumps))
-            argp_error(state, "--json and %s exclude each other", o->emits ? "--emit" : "--dump-passes");
         for (size_t i = 0; o->json && i < o->outputs.count; i++)
             if (strcmp(o->outputs.items[i].value, "-") == 0)
                 argp_error(state, "--json and --out both want standard output");
         return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default: return tool_parse_emission(state, key, argument, &o->common, &o->emission) ? 0 : ARGP_ERR_UNKNOWN;
     }
 }
 
@@ -250,8 +234,9 @@ static int run(ir_options *o, attune_context *context, const ir_params *params, 
 static int emit(const ir_options *o, attune_context *context, const char *text) {
     void *data = NULL;
     size_t bytes = 0;
-    if (attune_ir_emit(context, text, o->stage, &data, &bytes) != ATTUNE_OK) return tool_library_error(o->file);
-    const int code = tool_write_stage(o->stage, o->out, data, bytes);
+    if (attune_ir_emit(context, text, o->emission.stage, &data, &bytes) != ATTUNE_OK)
+        return tool_library_error(o->file);
+    const int code = tool_write_stage(o->emission.stage, o->emission.out, data, bytes);
     attune_free(context, data);
     return code;
 }
@@ -259,10 +244,10 @@ static int emit(const ir_options *o, attune_context *context, const char *text) 
 static int work(ir_options *o, const ir_params *params, const char *text) {
     attune_context *const context = tool_open_context(&o->common, 0, NULL);
     if (!context) return TOOL_FAILED;
-    int code = o->dumps ? tool_dump_passes(context, text) : TOOL_OK;
-    if (code == TOOL_OK && o->emits)
+    int code = o->emission.dumps ? tool_dump_passes(context, text) : TOOL_OK;
+    if (code == TOOL_OK && o->emission.emits)
         code = emit(o, context, text);
-    else if (code == TOOL_OK && !o->dumps)
+    else if (code == TOOL_OK && !o->emission.dumps)
         code = run(o, context, params, text);
     attune_context_destroy(context);
     return code;

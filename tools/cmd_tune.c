@@ -52,10 +52,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         if (!sizes_parse(argument, &o->sizes)) exit(TOOL_USAGE);
         o->has_sizes = true;
         return 0;
-    case TOOL_KEY_IR:
-        if (o->ir) argp_error(state, "one --ir only, but '%s' follows '%s'", argument, o->ir);
-        o->ir = argument;
-        return 0;
+    case TOOL_KEY_IR: tool_take_one(state, "--ir", argument, &o->ir); return 0;
     case TOOL_KEY_ARG: bindings_add(state, &o->arguments, argument); return 0;
     case TOOL_KEY_EXPORT: o->export_to = argument; return 0;
     case TOOL_KEY_IMPORT: o->import_from = argument; return 0;

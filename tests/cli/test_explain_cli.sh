@@ -215,5 +215,5 @@ refuse "no keys" 'no keys to be measured with' "$attune" explain num_heads=2,seq
 refuse "queries that see nothing" 'no query sees a key' "$attune" explain --json \
     num_heads=2,seq_q=4,head_dim=16,is_causal=1,causal_offset=-4
 expect "no problem" 2 'a PROBLEM is needed' "$attune" explain
-expect "two problems" 2 'one PROBLEM only' "$attune" explain $small $small
+expect "two problems" 2 'one problem only' "$attune" explain $small $small
 echo "1..$number"

@@ -149,6 +149,40 @@ void tool_check_target(struct argp_state *state, const tool_common *common, bool
     if (common->target && common->isa) argp_error(state, "--target and --isa exclude each other");
 }
 
+void tool_take_one(struct argp_state *state, const char *what, char *argument, const char **taken) {
+    if (*taken) argp_error(state, "one %s only, but '%s' follows '%s'", what, argument, *taken);
+    *taken = argument;
+}
+
+static attune_stage parse_stage(struct argp_state *state, const char *text) {
+    static const char *const names[] = {"ir", "lowered", "llvm", "asm", "obj", "image"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(text, names[i]) == 0) return (attune_stage)i;
+    argp_error(state, "--emit is one of ir, lowered, llvm, asm, obj and image, not '%s'", text);
+    return ATTUNE_STAGE_IR;
+}
+
+bool tool_parse_emission(struct argp_state *state, int key, char *argument, tool_common *common, tool_emission *e) {
+    switch (key) {
+    case TOOL_KEY_EMIT:
+        e->stage = parse_stage(state, argument);
+        e->emits = true;
+        return true;
+    case 'o': e->out = argument; return true;
+    case TOOL_KEY_TARGET: common->target = argument; return true;
+    case TOOL_KEY_DUMP_PASSES: e->dumps = true; return true;
+    default: return false;
+    }
+}
+
+void tool_check_emission(struct argp_state *state, const tool_common *common, const tool_emission *e, bool json,
+                         const char *else_out) {
+    tool_check_target(state, common, e->emits || e->dumps, "--emit or --dump-passes");
+    if (e->out && !e->emits) argp_error(state, "-o needs --emit%s", else_out);
+    if (json && (e->emits || e->dumps))
+        argp_error(state, "--json and %s exclude each other", e->emits ? "--emit" : "--dump-passes");
+}
+
 /* --engine=vm: nothing is compiled, no cache is read, and tier 0 has no machine code either. --engine=jit: nothing else
  * takes the place of machine code that cannot be made. */
 static bool uses_vm, needs_machine_code;
@@ -220,14 +254,6 @@ attune_weight_layout tool_parse_layout(struct argp_state *state, const char *tex
     if (strcmp(text, "out_in") == 0) return ATTUNE_OUT_IN;
     if (strcmp(text, "in_out") != 0) argp_error(state, "--layout is 'out_in' or 'in_out', not '%s'", text);
     return ATTUNE_IN_OUT;
-}
-
-attune_stage tool_parse_stage(struct argp_state *state, const char *text) {
-    static const char *const names[] = {"ir", "lowered", "llvm", "asm", "obj", "image"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(text, names[i]) == 0) return (attune_stage)i;
-    argp_error(state, "--emit is one of ir, lowered, llvm, asm, obj and image, not '%s'", text);
-    return ATTUNE_STAGE_IR;
 }
 
 const char *tool_dtype_name(attune_dtype dtype) {

@@ -120,6 +120,26 @@ int tool_library_error(const char *doing);
     {"target", TOOL_KEY_TARGET, "NAME", 0, "Emit code for this instruction set, which this CPU need not have", 0}
 void tool_check_target(struct argp_state *state, const tool_common *common, bool runs_nothing, const char *needs);
 
+/* The one argument of a command, such as its problem; another one is a usage error. `what` names it. */
+void tool_take_one(struct argp_state *state, const char *what, char *argument, const char **taken);
+
+/* --emit, -o and --dump-passes: a stage of a kernel instead of `instead`. */
+typedef struct tool_emission {
+    bool emits, dumps;
+    attune_stage stage;
+    const char *out;
+} tool_emission;
+#define TOOL_EMIT_OPTIONS(instead)                                                                                     \
+    {"emit", TOOL_KEY_EMIT, "STAGE", 0, "Write ir, lowered, llvm, asm, obj or image instead of " instead, 0},          \
+        TOOL_TARGET_OPTION, {"output", 'o', "FILE", 0, "Where --emit writes; - is standard output (default)", 0},      \
+        {"dump-passes", TOOL_KEY_DUMP_PASSES, NULL, 0, "Print the IR after each pass to standard error", 0}
+/* Takes one of these options, TOOL_TARGET_OPTION too; false: it is another one. */
+bool tool_parse_emission(struct argp_state *state, int key, char *argument, tool_common *common,
+                         tool_emission *emission);
+/* At the end of the arguments. `else_out`: what else -o could have been meant for, or "". */
+void tool_check_emission(struct argp_state *state, const tool_common *common, const tool_emission *emission, bool json,
+                         const char *else_out);
+
 /* A context with the common options; the library's messages go to stderr. max_workers 0: all. `cache_dir` overrides
  * the common option when not NULL, and leaves out the base. NULL after an error message. */
 attune_context *tool_open_context(const tool_common *common, uint32_t max_workers, const char *cache_dir);
@@ -139,9 +159,6 @@ char *tool_trimmed(char *text);
 
 /* "jit", "vm" or "interp", or a usage error. */
 attune_engine tool_parse_engine(struct argp_state *state, const char *text);
-
-/* "ir", "lowered", "llvm", "asm", "obj" or "image", or a usage error. */
-attune_stage tool_parse_stage(struct argp_state *state, const char *text);
 
 /* "out_in" or "in_out", or a usage error. */
 attune_weight_layout tool_parse_layout(struct argp_state *state, const char *text);

@@ -147,8 +147,7 @@ static double tiny_of(attune_dtype dtype) {
 
 /* ---- One output against the reference ---- */
 
-/* Element number i of a row-major walk through the tensor. */
-static long double element(const tensor *one, int64_t i) {
+long double check_element(const tensor *one, int64_t i) {
     int64_t at = 0;
     for (int d = one->info.rank - 1; d >= 0; d--) {
         at += i % one->info.dims[d] * one->info.strides[d];
@@ -210,7 +209,7 @@ static bool compare(const tensors *t, const char *name, const long double *wante
     const long double largest = largest_of(&t->problem, one->info.dtype);
     for (int64_t i = 0; i < count; i++) {
         if (rows && is_doubtful(t, one, rows, i / columns)) continue;
-        const long double got = element(one, i);
+        const long double got = check_element(one, i);
         if (is_good(got, wanted[i], b, largest)) continue;
         snprintf(reason, ATTUNE_MESSAGE_BYTES, "%s is off at element %lld: %.9Lg instead of %.9Lg (limit %.3g)", name,
                  (long long)i, got, wanted[i], b->absolute + b->relative * fabs((double)wanted[i]));
@@ -248,7 +247,7 @@ static void add_errors(const tensors *t, const ref_result *wanted, const ref_res
             if (isfinite(wanted->out[i])) largest = fmax(largest, fabs((double)wanted->out[i]));
         const double ulp = ulp_of(&t->problem, largest);
         for (int64_t i = row; i < row + columns; i++) {
-            const double own = (double)fabsl(element(out, i) - wanted->out[i]);
+            const double own = (double)fabsl(check_element(out, i) - wanted->out[i]);
             const double other = (double)fabsl(plain->out[i] - wanted->out[i]);
             if (!isfinite(own) || !isfinite(other)) continue;
             e->max = fmax(e->max, own);

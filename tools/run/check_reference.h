@@ -24,6 +24,9 @@ input_kind check_kind_of(const tensors *t);
 /* Why no limits are known for a call of these inputs; NULL: they are. */
 const char *check_has_no_limits(const tensors *t, const ref_result *wanted);
 
+/* Element number i of a row-major walk through a tensor. */
+long double check_element(const tensor *one, int64_t i);
+
 /* Compares with the reference. `plain`: what a plain implementation makes of the same data. false: `reason` says in one
  * sentence what is wrong. */
 bool check_reference(const tensors *after, const ref_result *wanted, const ref_result *plain, input_kind inputs,

@@ -103,10 +103,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_CHECK: o->check = true; return 0;
     case TOOL_KEY_THREADS: o->threads = (uint32_t)tool_parse_integer(state, "threads", argument, 1, 1024); return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
-    case ARGP_KEY_ARG:
-        if (o->problem) argp_error(state, "one problem only, but '%s' follows '%s'", argument, o->problem);
-        o->problem = argument;
-        return 0;
+    case ARGP_KEY_ARG: tool_take_one(state, "problem", argument, &o->problem); return 0;
     case ARGP_KEY_END:
         if (o->save_packed) check_free(o, state, "the packed weights", o->save_packed);
         if (stdin_inputs(o) > 1) argp_error(state, "two inputs want standard input");
@@ -170,15 +167,6 @@ static void add_error(error_sum *sum, double value, double wanted) {
 /* Errors are shown for this result. */
 static const char *main_output(const attune_problem *p) { return p->op == ATTUNE_WEIGHTS ? "weights" : "out"; }
 
-static long double element(const tensor *one, int64_t i) {
-    int64_t at = 0;
-    for (int d = one->info.rank - 1; d >= 0; d--) {
-        at += i % one->info.dims[d] * one->info.strides[d];
-        i /= one->info.dims[d];
-    }
-    return ref_load(one->info.dtype, one->data, at);
-}
-
 /* Whether the errors are those of rounding. */
 static bool judge(const tensors *t, const ref_call *call, const ref_result *wanted, run_report *r) {
     ref_result plain;
@@ -206,7 +194,7 @@ static bool compare_reference(const tensors *t, run_report *r) {
     int64_t count = 1;
     for (int d = 0; d < one->info.rank; d++) count *= one->info.dims[d];
     error_sum sum = {0};
-    for (int64_t i = 0; i < count; i++) add_error(&sum, (double)element(one, i), (double)values[i]);
+    for (int64_t i = 0; i < count; i++) add_error(&sum, (double)check_element(one, i), (double)values[i]);
     r->max_error = sum.max;
     r->rms_error = sqrt(sum.squares / (double)(sum.count ? sum.count : 1));
     ref_result_free(&wanted);
