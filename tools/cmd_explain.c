@@ -40,10 +40,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_DRY_RUN: o->is_dry = true; return 0;
     case TOOL_KEY_TARGET: o->common.target = argument; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
-    case ARGP_KEY_ARG:
-        if (o->problem) argp_error(state, "one PROBLEM only, but '%s' follows '%s'", argument, o->problem);
-        o->problem = argument;
-        return 0;
+    case ARGP_KEY_ARG: tool_take_one(state, "problem", argument, &o->problem); return 0;
     case ARGP_KEY_END:
         if (!o->problem) argp_error(state, "a PROBLEM is needed");
         tool_check_target(state, &o->common, o->is_dry && o->threads == 1, "--dry-run, and one thread");
@@ -105,6 +102,25 @@ static bool choose(const explain_options *o, attune_context *context, const attu
     return true;
 }
 
+/* The rules that decided, if attune chose by rules. */
+static bool find_reasons(attune_context *context, const attune_problem *problem, explanation *e) {
+    attune_reason reason = ATTUNE_REASON_INIT;
+    if (!e->has_model || e->has_schedule || e->is_kept || e->prediction.is_tuned) return true;
+    do {
+        attune_reason *const more = realloc(e->reasons, (e->num_reasons + 1) * sizeof *more);
+        if (!more) {
+            tool_error("out of memory");
+            return false;
+        }
+        e->reasons = more;
+        if (attune_schedule_reason(context, problem, reason.row, &reason) != ATTUNE_OK)
+            return tool_library_error(NULL) == TOOL_OK;
+        e->reasons[e->num_reasons] = reason;
+        e->num_reasons += reason.row > 0;
+    } while (reason.row);
+    return true;
+}
+
 static bool look_at_code(attune_context *context, const attune_problem *problem, explanation *e) {
     void *text = NULL;
     size_t bytes;
@@ -161,6 +177,17 @@ static json_t *loops_json(const explanation *e) {
     return list;
 }
 
+static json_t *reasons_json(const explanation *e) {
+    json_t *const list = json_array();
+    for (size_t i = 0; i < e->num_reasons; i++) {
+        const attune_reason *const r = &e->reasons[i];
+        json_array_append_new(list, json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:f}", "line", r->line, "subject",
+                                              r->subject, "condition", r->condition, "factor", r->factor, "evidence",
+                                              r->evidence, "instead", r->schedule, "instead_cost", r->cost));
+    }
+    return list;
+}
+
 static json_t *model_json(const explanation *e) {
     const attune_prediction *const p = &e->prediction;
     if (!e->has_model) return json_null();
@@ -194,15 +221,15 @@ static json_t *tasks_json(const task_report *r) {
 }
 
 static int print_json(const explanation *e) {
-    json_t *const root = json_pack("{s:s, s:s, s:s, s:b, s:b, s:o, s:o, s:o}", "problem", e->text, "schedule",
-                                   e->schedule_text, "chosen_by",
-                                   e->has_schedule          ? "caller"
-                                   : e->is_kept             ? "cache"
-                                   : e->prediction.is_tuned ? "tuning"
-                                                            : "rules",
-                                   "is_measured", (int)e->is_measured, "lacks_code", (int)e->lacks_code, "tiles",
-                                   e->has_tiles ? tile_json(&e->problem, &e->tiles) : json_null(), "model_cycles",
-                                   model_json(e), "loops", loops_json(e));
+    json_t *const root = json_pack(
+        "{s:s, s:s, s:s, s:o, s:b, s:b, s:o, s:o, s:o}", "problem", e->text, "schedule", e->schedule_text, "chosen_by",
+        e->has_schedule          ? "caller"
+        : e->is_kept             ? "cache"
+        : e->prediction.is_tuned ? "tuning"
+                                 : "rules",
+        "reasons", reasons_json(e), "is_measured", (int)e->is_measured, "lacks_code", (int)e->lacks_code, "tiles",
+        e->has_tiles ? tile_json(&e->problem, &e->tiles) : json_null(), "model_cycles", model_json(e), "loops",
+        loops_json(e));
     if (root && e->is_measured && json_object_set_new(root, "measured", measured_json(e)) != 0) {
         json_decref(root);
         return tool_print_json(NULL);
@@ -229,7 +256,8 @@ static int explain(const explain_options *o, attune_context *context, const attu
     e->threads = o->threads;
     e->measured_threads = measured_threads(o->threads);
     if (attune_get_machine_info(context, &e->machine) != ATTUNE_OK) return tool_library_error(NULL);
-    if (!choose(o, context, given, e) || !look_at_code(context, given, e)) return TOOL_FAILED;
+    if (!choose(o, context, given, e) || !find_reasons(context, given, e) || !look_at_code(context, given, e))
+        return TOOL_FAILED;
     const bool measures = !o->is_dry && !e->lacks_code;
     if (measures && (!bench_pin(e->measured_threads) || !measure(o, context, given, e))) return TOOL_FAILED;
     if (o->threads > 1 && !e->lacks_code &&
@@ -270,6 +298,7 @@ int cmd_explain(int argc, char **argv) {
     const int code = context ? explain(&o, context, &problem, &e) : TOOL_FAILED;
     bench_close(&e.bench);
     free(e.text);
+    free(e.reasons);
     if (context) attune_context_destroy(context);
     return code;
 }

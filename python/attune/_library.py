@@ -31,6 +31,7 @@ _SLOW: List[Tuple[str, object, list]] = [
     ("attune_run_interpreted", c_int, [c_void_p, c_void_p, c_char_p, POINTER(Arguments)]),
     ("attune_tune", c_int, [c_void_p, c_void_p, POINTER(Arguments), c_void_p, c_void_p]),
     ("attune_schedule_predict", c_int, [c_void_p, c_void_p, c_char_p, c_void_p]),
+    ("attune_schedule_reason", c_int, [c_void_p, c_void_p, c_int, c_void_p]),
     ("attune_get_statistics", c_int, [c_void_p, c_void_p]),
     ("attune_get_machine_info", c_int, [c_void_p, c_void_p]),
     ("attune_pack_weights", c_int, [c_void_p, c_void_p, c_void_p, c_size_t]),

@@ -235,6 +235,16 @@ class Prediction(Structure):
     )
 
 
+class Reason(Structure):
+    """attune_reason."""
+
+    _fields_: ClassVar[Any] = (
+        [("struct_size", c_size_t), ("row", c_int), ("line", c_int)]
+        + [(name, c_char_p) for name in "subject condition factor evidence".split()]
+        + [("schedule", c_char * SCHEDULE_BYTES), ("cost", c_double)]
+    )
+
+
 class PlanOptions(Structure):
     """attune_plan_options."""
 

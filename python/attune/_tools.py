@@ -15,7 +15,7 @@ from ._kernel import Kernel
 from ._library import check as _check
 from ._library import lib, library_path, schedule_of, version
 from ._problem import Problem, TensorInfo, as_problem
-from ._structs import Prediction, TuneOptions, TuneOutcome, sized
+from ._structs import Prediction, Reason, TuneOptions, TuneOutcome, sized
 from ._tensor import BYTES
 from ._values import kind, number
 
@@ -181,6 +181,16 @@ def check(
     return CheckResult(elements, _error(drawn, sizes, seed, context))
 
 
+def _reasons(problem: Problem, context: Context) -> Iterator[str]:
+    """Lines about the rules without which attune would choose another schedule."""
+    reason = sized(Reason)
+    while True:
+        _check(lib.attune_schedule_reason(context._pointer, problem._struct, reason.row, _byref(reason)))
+        if not reason.row:
+            return
+        yield f"rule      {reason.subject.decode()}, factor {reason.factor.decode()}: {reason.evidence.decode()}"
+
+
 def explain(problem: str | Problem, schedule: str | None = None, context: Context | None = None) -> str:
     """Text about how a problem is computed: schedule, model of its cost, work and tensors. Compiles nothing."""
     problem, context = as_problem(problem), as_context(context)
@@ -196,6 +206,8 @@ def explain(problem: str | Problem, schedule: str | None = None, context: Contex
         "why       " + ("tuned" if prediction.is_tuned else "as named" if schedule else "attune's own choice"),
         f"machine   {machine['cpu_description']}, {machine['machine']}, {machine['isa']}",
     ]
+    if not schedule and not prediction.is_tuned:
+        lines.extend(_reasons(problem, context))
     if cycles:
         shares = ", ".join(f"{name} {100 * part / cycles:.1f} %" for name, part in parts.items() if part)
         lines.append(f"model     {cycles:.3g} cycles of one thread: {shares}")

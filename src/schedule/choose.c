@@ -36,12 +36,13 @@ static attune_problem usual_call(const attune_problem *p) {
     return usual;
 }
 
-static void calls_of(const attune_problem *p, bool has_gaps, const mha_machine *on, mha_calls *c) {
+static void calls_of(const attune_problem *p, bool has_gaps, const mha_machine *on, int without, mha_calls *c) {
     c->p = p;
     c->has_gaps = has_gaps;
     c->usual_problem = usual_call(p);
     c->call = mha_cost_context_of(p, on);
     c->usual = mha_cost_context_of(&c->usual_problem, on);
+    c->call.without = c->usual.without = without;
 }
 
 /* ---- d-lanes or q-lanes ---- */
@@ -176,11 +177,11 @@ static attune_problem as_unlisted(const attune_problem *p) {
 
 /* A listed problem gets the schedule for as many contiguous keys. If each query has a list of its own, the queries are
  * tasks enough, and chunks of keys would take too much memory. */
-static void choose_listed(const attune_problem *p, const mha_machine *on, mha_schedule *s) {
+static void choose_listed(const attune_problem *p, const mha_machine *on, int without, mha_schedule *s) {
     enum { FEW_QUERIES = 64 };
     const attune_problem like = as_unlisted(p);
     mha_calls c;
-    calls_of(&like, false, on, &c);
+    calls_of(&like, false, on, without, &c);
     mha_choose_d_lanes(&c.call, &c.usual, s);
     if (p->kv_ids == ATTUNE_KV_IDS_QUERY && mha_likely_queries(p) > FEW_QUERIES)
         s->kv_chunk = (int32_t)(ceil_div(mha_most_scored(p), s->kv_tile) * s->kv_tile);
@@ -188,28 +189,41 @@ static void choose_listed(const attune_problem *p, const mha_machine *on, mha_sc
 
 /* ---- All of it ---- */
 
-void mha_choose(mha_problem problem, const at_target *target, const at_description *machine, mha_schedule *s) {
+void mha_choose_without(int row, mha_problem problem, const mha_machine *on, mha_schedule *s) {
     const attune_problem *const p = problem.p;
-    const mha_machine on = {target, machine};
     *s = (mha_schedule){0};
     if (p->kv_ids) {
-        choose_listed(p, &on, s);
+        choose_listed(p, on, row, s);
     } else {
         mha_calls c, others;
         attune_problem like;
         const bool is_other = is_compared_otherwise(p, &like);
-        calls_of(p, problem.has_gaps, &on, &c);
-        if (is_other) calls_of(&like, problem.has_gaps, &on, &others);
+        calls_of(p, problem.has_gaps, on, row, &c);
+        if (is_other) calls_of(&like, problem.has_gaps, on, row, &others);
         choose_strategy(&c, is_other ? &others : &c, s);
         mha_choose_products(&c.call, s);
     }
-    mha_schedule_settle(p, target, machine, s);
+    mha_schedule_settle(p, on->target, on->description, s);
+}
+
+void mha_choose(mha_problem problem, const at_target *target, const at_description *machine, mha_schedule *s) {
+    mha_choose_without(0, problem, &(mha_machine){target, machine}, s);
+}
+
+int mha_next_reason(int after, mha_problem problem, const mha_machine *on, mha_schedule *instead) {
+    mha_schedule chosen;
+    mha_choose_without(0, problem, on, &chosen);
+    for (int row = after + 1; mha_correction_row_of(row); row++) {
+        mha_choose_without(row, problem, on, instead);
+        if (!mha_schedule_same(instead, &chosen)) return row;
+    }
+    return 0;
 }
 
 void mha_choose_by(mha_strategy strategy, mha_problem problem, const at_target *target, const at_description *machine,
                    mha_schedule *s) {
     mha_calls c;
-    calls_of(problem.p, problem.has_gaps, &(mha_machine){target, machine}, &c);
+    calls_of(problem.p, problem.has_gaps, &(mha_machine){target, machine}, 0, &c);
     *s = (mha_schedule){0};
     if (strategy == MHA_D_LANES)
         choose_decoding(&c, s);

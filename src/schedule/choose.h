@@ -7,6 +7,11 @@
 /* choose.c. The schedule of one strategy that costs least, complete and settled. */
 void mha_choose_by(mha_strategy strategy, mha_problem problem, const at_target *target, const at_description *machine,
                    mha_schedule *schedule);
+/* choose.c. As mha_choose, but one row of corrections.def does not count, by its number from 1 on. */
+void mha_choose_without(int row, mha_problem problem, const mha_machine *machine, mha_schedule *schedule);
+/* choose.c. The first row after number `after` that decides: without it another schedule is chosen, which is *instead.
+ * That one may be illegal. 0: no row that follows decides. */
+int mha_next_reason(int after, mha_problem problem, const mha_machine *machine, mha_schedule *instead);
 /* choose.c. Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
 void mha_choose_products(const mha_cost_context *call, mha_schedule *schedule);
 /* What a schedule costs for one head, with the choices that it leaves to attune. */

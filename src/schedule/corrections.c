@@ -93,11 +93,22 @@ static double times(double factor, double other) { return isinf(factor) || isinf
 
 double mha_correction(mha_priced of, const mha_cost_context *c, const mha_schedule *s, const mha_variant *v) {
     double factor = 1;
+    int row = 0;
 #define CORRECTION(what, when, by, evidence)                                                                           \
-    if (of == MHA_##what && (when)) factor = times(factor, by);
+    row++;                                                                                                             \
+    if (of == MHA_##what && (when) && row != c->without) factor = times(factor, by);
 #define RULE(what, when, evidence) CORRECTION(what, true, (when) ? ALWAYS : NEVER, evidence)
 #include "schedule/corrections.def"
     return factor;
+}
+
+const mha_correction_row *mha_correction_row_of(int row) {
+    static const mha_correction_row rows[] = {
+#define CORRECTION(what, when, by, evidence) {#what, #when, #by, evidence, __LINE__},
+#define RULE(what, when, evidence)           {#what, #when, "ALWAYS where it holds, else NEVER", evidence, __LINE__},
+#include "schedule/corrections.def"
+    };
+    return row >= 1 && row <= (int)(sizeof rows / sizeof *rows) ? &rows[row - 1] : NULL;
 }
 
 bool mha_is_chosen(mha_priced of, const mha_cost_context *c, const mha_schedule *s, const mha_variant *v) {

@@ -33,6 +33,15 @@ typedef enum mha_priced {
 double mha_correction(mha_priced of, const mha_cost_context *context, const mha_schedule *schedule,
                       const mha_variant *variant);
 
+/* A row of the table, for those who ask why a schedule was chosen. */
+typedef struct mha_correction_row {
+    const char *of, *when, *factor, *evidence; /* as the table has them */
+    int line;                                  /* of corrections.def */
+} mha_correction_row;
+
+/* Rows have numbers from 1 on. NULL: there is no such row. */
+const mha_correction_row *mha_correction_row_of(int row);
+
 /* Whether a row says so without asking the cost. */
 bool mha_is_chosen(mha_priced of, const mha_cost_context *context, const mha_schedule *schedule,
                    const mha_variant *variant);

@@ -57,6 +57,7 @@ typedef struct mha_cost_context {
     bool few_registers, is_wide;     /* of the target; wide: vectors of 64 bytes */
     int32_t widest, narrowest;       /* lanes: mha_widest_lanes, mha_narrowest_lanes */
     mha_usual usual;                 /* how its schedules are settled */
+    int without;                     /* the row of corrections.def that does not count, from 1 on; 0: all count */
 } mha_cost_context;
 
 mha_cost_context mha_cost_context_of(const attune_problem *canonical, const mha_machine *machine);

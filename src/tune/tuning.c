@@ -1,3 +1,4 @@
+/* From a caller's problem to its place in the database, a search there, a winner for a miss, and files of results. */
 #include "tune/tuning.h"
 
 #include "base/fpenv.h"
@@ -441,36 +442,5 @@ attune_status attune_tuning_import(attune_context *context, const char *path, ui
     if (!err.status) is_there(&context->tuning);
     if (taken) *taken = all;
     if (of_here) *of_here = here;
-    return at_report(&err);
-}
-
-/* ---- Predictions ---- */
-
-attune_status attune_schedule_predict(attune_context *context, const attune_problem *problem, const char *schedule,
-                                      attune_prediction *prediction) {
-    AT_DEFAULT_FPENV;
-    at_error err = {0};
-    attune_problem canonical;
-    mha_schedule own = {0};
-    if (!context || !problem || !prediction) {
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_schedule_predict was given NULL");
-        return at_report(&err);
-    }
-    if (mha_canonicalize(problem, &canonical, &err)) return at_report(&err);
-    attune_prediction full = {.struct_size = sizeof full};
-    full.is_tuned = !schedule && at_tuning_find(context, at_attention_of(&canonical), &own);
-    if (!full.is_tuned && mha_schedule_of(schedule ? schedule : "", &canonical, context->target,
-                                          &context->machine_class.description, &own, &err))
-        return at_report(&err);
-    mha_schedule_print(&own, full.schedule, sizeof full.schedule);
-    const mha_machine machine = tune_machine_of(context);
-    const mha_costs costs = mha_costs_of(&canonical, &machine, &own);
-    full.scores = costs.scores;
-    full.softmax = costs.softmax;
-    full.values = costs.values;
-    full.tasks = costs.tasks;
-    full.products = costs.products;
-    full.flops_per_cycle = mha_peak_flops(&canonical, &machine);
-    at_copy_out(prediction, &full, sizeof full, "attune_prediction", &err);
     return at_report(&err);
 }

@@ -199,7 +199,9 @@ static attune_status print(work *w) {
 
 static attune_status choose(work *w) {
     attune_prediction prediction = {.struct_size = sizeof prediction};
-    const attune_status status = attune_schedule_choose(w->context, &w->problem, NULL, NULL, 0);
+    attune_reason reason = {.struct_size = sizeof reason};
+    attune_status status = attune_schedule_choose(w->context, &w->problem, NULL, NULL, 0);
+    if (!status) status = attune_schedule_reason(w->context, &w->problem, 0, &reason);
     return status ? status : attune_schedule_predict(w->context, &w->problem, "", &prediction);
 }
 

@@ -480,17 +480,19 @@ static attune_status prediction(void *r) {
     const attune_problem p = problem_parsed("seq_q=3,head_dim=4");
     return attune_schedule_predict(sample_context, &p, NULL, r);
 }
+static attune_status reason(void *r) {
+    const attune_problem p = problem_parsed("seq_q=3,head_dim=4");
+    return attune_schedule_reason(sample_context, &p, 0, r);
+}
 
 static void results_of_other_sizes(void **state) {
     (void)state;
     static const struct {
         result_fn *get;
         size_t bytes;
-    } all[] = {{kernel_info, sizeof(attune_kernel_info)},
-               {statistics, sizeof(attune_statistics)},
-               {machine_info, sizeof(attune_machine_info)},
-               {collected, sizeof(attune_cache_collected)},
-               {prediction, sizeof(attune_prediction)}};
+    } all[] = {{kernel_info, sizeof(attune_kernel_info)},   {statistics, sizeof(attune_statistics)},
+               {machine_info, sizeof(attune_machine_info)}, {collected, sizeof(attune_cache_collected)},
+               {prediction, sizeof(attune_prediction)},     {reason, sizeof(attune_reason)}};
     const attune_problem p = problem_parsed("seq_q=3,head_dim=4");
     one_kernel = kernel_of(sample_context, &p);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

@@ -14,8 +14,8 @@ choice() { ATTUNE_MACHINE=zen3 "$attune" explain --dry-run --target="$1" "${@:2}
 
 # Documents of 8 of 48 tokens, causal: 6 * 36 of 48 * 48 pairs, by explain and by bench, which counts two heads.
 documents=num_heads=2,seq_q=48,head_dim=16,mask_mod='"q // 8 == kv // 8 & q >= kv"'
-expect "pairs that a mask_mod hides are no work" 0 '^work +27.6 kFLOP, .*; queries see 9.38 % of the keys$' "$attune" \
-    explain "$documents"
+expect "pairs that a mask_mod hides are no work" 0 '^work +27.6 kFLOP, .*; queries attend to 9.38 % of the keys$' \
+    "$attune" explain "$documents"
 expect "nor in bench" 0 '"pairs_seen": 432.0' "$attune" bench --samples=1 --json "$documents"
 lengths=batch=2,num_heads=3,seq_q=5,seq_kv=30,head_dim=8,kv_lens=1,sinks=1,lse=1
 expect "with tensors, sinks and lengths" 0 '"pairs_seen": 300.0' "$attune" bench --samples=1 --json \
@@ -42,12 +42,24 @@ report $? "where all is needed"
 # Heads of 48 columns: scores without a loop over d, and sums of values that stay in registers.
 narrow=num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=512,head_dim
 expect "scores of all columns at once" 0 '^ +scores +phase' choice avx2 $narrow=48
-expect "sums of several streams" 0 'values: .* sums, in registers for a block of keys$' \
+expect "sums of several streams" 0 'values: .* sums, in registers for a tile of keys$' \
     choice avx2 $narrow=48
-expect "sums of one stream" 0 'values: .* sums, in registers for a block of keys, or read and written for each$' \
+expect "sums of one stream" 0 'values: .* sums, in registers for a tile of keys, or read and written for each$' \
     choice avx2 dtype=bf16,num_heads=48,num_kv_heads=8,seq_q=1,seq_kv=8192,head_dim=128
 expect "sums in memory" 0 'values: .* sums, read and written once for 4 keys$' \
     choice avx2 $narrow=128
+
+# The rules that decided, with what was measured and what would be chosen without them.
+afar=dtype=bf16,num_heads=48,num_kv_heads=8,seq_q=1,seq_kv=8192,head_dim=128
+expect "a rule that decided" 0 '^ +line [0-9]+, MEMORY_HELD, factor ALWAYS' choice avx2 $afar
+grep -qE '^ +a converted vector of V serves' "$work/stdout" &&
+    grep -qE '^ +without it: .*value_keys=[0-9]' "$work/stdout" && ! grep -qE '.{121}' "$work/stdout"
+report $? "its evidence, and what would be chosen without it"
+expect "the same as JSON" 0 '"subject": "MEMORY_HELD"' choice avx2 --json $afar
+expect "no rule for a schedule of the caller" 0 '"reasons": \[\]' choice avx2 --json --schedule=lanes=8 $afar
+line=$(choice avx2 --json $afar | sed -n 's/.*"line": \([0-9]*\).*/\1/p' | head -n 1)
+sed -n "${line:-1}p" src/schedule/corrections.def | grep -qE '^(CORRECTION|RULE)\('
+report $? "the line is that of a rule"
 
 loop=rotary_dim=32,seq_new=1,seq_kv=dynamic,seq_q=1,num_heads=4,head_dim=32
 expect "scores whose loop over d is unrolled away" 0 '^ +scores +phase' choice avx2 \

@@ -15,6 +15,8 @@ typedef struct explanation {
     char schedule_text[ATTUNE_SCHEDULE_BYTES]; /* with all fields */
     mha_schedule schedule;                     /* the same */
     attune_prediction prediction;
+    attune_reason *reasons; /* rules that decided the choice */
+    size_t num_reasons;
     bool has_schedule; /* the caller's */
     bool is_kept;      /* the cached kernel's, and another one than would be chosen today */
     bool has_model;    /* it is attention, which is what the model and the tiles are of */

@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-enum { INDENT = 14, WIDTH = 110 };
+/* A blank after each comma makes a schedule longer, by less than half. */
+enum { INDENT = 14, WIDTH = 110, DIFFERENCE_BYTES = 2 * ATTUNE_SCHEDULE_BYTES };
 
 /* A list with commas, in lines that are not too long. */
 static void print_list(const char *name, const char *text) {
@@ -36,15 +37,15 @@ static int registers_of(const char *isa) {
     return strncmp(isa, "avx512", 6) == 0 || strcmp(isa, "amx") == 0 || strcmp(isa, "aarch64") == 0 ? 32 : 16;
 }
 
-/* Of d_lanes. Several streams of one key each are legal only where sums stay in registers; of one stream they do where
- * V is of single elements. */
+/* Sums of values of d_lanes. Several streams of one key each are legal only where sums stay in registers. With one
+ * stream they do where V has single elements. */
 static void print_sums(const mha_schedule *s) {
     printf("%*svalues: %d x %d = %d sums, ", INDENT, "", s->value_rows, s->value_column_vectors,
            s->value_rows * s->value_column_vectors);
     if (s->value_keys > 1)
         printf("read and written once for %d keys\n", s->value_keys);
     else
-        printf("in registers for a block of keys%s\n", s->value_streams > 1 ? "" : ", or read and written for each");
+        printf("in registers for a tile of keys%s\n", s->value_streams > 1 ? "" : ", or read and written for each");
 }
 
 static void print_attention(const explanation *e) {
@@ -72,6 +73,52 @@ static void print_attention(const explanation *e) {
     print_waste("keys", e->tiles.keys, s->score_keys);
 }
 
+static bool has_field(const char *list, const char *field, size_t length) {
+    for (; *list; list += strcspn(list, ","), list += *list == ',')
+        if (strcspn(list, ",") == length && !memcmp(list, field, length)) return true;
+    return false;
+}
+
+/* Writes the fields in which a schedule differs from the chosen one, or its strategy if that does. */
+static void write_difference(const char *chosen, const char *schedule, char text[DIFFERENCE_BYTES]) {
+    bool is_strategy = false;
+    *text = '\0';
+    while (*schedule && !is_strategy) {
+        const size_t length = strcspn(schedule, ",");
+        if (!has_field(chosen, schedule, length)) {
+            sprintf(text + strlen(text), "%s%.*s", *text ? ", " : "", (int)length, schedule);
+            is_strategy = !strncmp(schedule, "strategy=", strlen("strategy="));
+        }
+        schedule += length + (schedule[length] == ',');
+    }
+}
+
+/* Prints a text in lines that are not too long. */
+static void print_wrapped(const char *text) {
+    int at = printf("%*s", INDENT, "");
+    while (*text) {
+        const int length = (int)strcspn(text, " ");
+        if (at > INDENT && at + 1 + length > WIDTH) at = printf("\n%*s", INDENT, "") - 1;
+        at += printf("%s%.*s", at > INDENT ? " " : "", length, text);
+        text += length + (text[length] == ' ');
+    }
+    printf("\n");
+}
+
+static void print_reasons(const explanation *e) {
+    printf("\n%-*sof corrections.def, without which the schedule would be another one\n", INDENT, "rules");
+    for (size_t i = 0; i < e->num_reasons; i++) {
+        const attune_reason *const r = &e->reasons[i];
+        printf("%*sline %d, %s, factor %s:\n", INDENT, "", r->line, r->subject, r->factor);
+        print_wrapped(r->evidence);
+        if (!*r->schedule) continue;
+        char difference[DIFFERENCE_BYTES], text[DIFFERENCE_BYTES + 80];
+        write_difference(e->schedule_text, r->schedule, difference);
+        snprintf(text, sizeof text, "without it: %s; %.3g times the cycles by the model", difference, r->cost);
+        print_wrapped(text);
+    }
+}
+
 static void print_why(const explanation *e) {
     printf("\n%-*s", INDENT, "why");
     if (!e->has_model)
@@ -86,6 +133,7 @@ static void print_why(const explanation *e) {
     else
         printf("attune's choice for this shape; nothing was tuned that is near\n");
     if (e->has_model) print_attention(e);
+    if (e->num_reasons) print_reasons(e);
 }
 
 static void print_model(const explanation *e) {
@@ -131,7 +179,7 @@ static void print_measured(const explanation *e) {
     print_scaled(b->work.bytes, "B");
     printf(" of tensors");
     if (b->work.pairs < b->work.all_pairs)
-        printf("; queries see %.3g %% of the keys", 100 * b->work.pairs / b->work.all_pairs);
+        printf("; queries attend to %.3g %% of the keys", 100 * b->work.pairs / b->work.all_pairs);
     printf("\n%-*s%.1f GFLOP/s in %s, %.1f GB/s read\n", INDENT, "peak", b->peak_gflops, tool_dtype_name(b->peak_dtype),
            b->bandwidth_gbs);
     printf("%-*s%s, bound by %s\n", INDENT, "roofline", table_time(b->work.flops / b->roofline_gflops * 1e-3, number),

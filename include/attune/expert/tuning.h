@@ -104,6 +104,26 @@ typedef struct attune_prediction {
 ATTUNE_CHECKED attune_status attune_schedule_predict(attune_context *context, const attune_problem *problem,
                                                      const char *schedule, attune_prediction *prediction);
 
+/* A rule of attune's choosers that decided: without it another schedule would be chosen. The rules are rows of one
+ * table, src/schedule/corrections.def; they say where timings disagree with the model. */
+typedef struct attune_reason {
+    size_t struct_size;
+    int row;                        /* its number, from 1 on; 0: there is none, and all else is 0 */
+    int line;                       /* of the table */
+    const char *subject;            /* what is priced, such as DECODING. Texts are the library's, and stay valid */
+    const char *condition, *factor; /* when it holds, and the factor of the model's cycles, as the table has them */
+    const char *evidence;           /* what was measured */
+    char schedule[ATTUNE_SCHEDULE_BYTES]; /* that would be chosen without it; empty: none that is legal */
+    double cost;                    /* cycles that the model expects of that schedule, by those of the chosen one */
+} attune_reason;
+
+#define ATTUNE_REASON_INIT ATTUNE_RESULT_INIT(attune_reason)
+
+/* The first such rule after row number `after`, which is 0 at first. It concerns attune's own choice, whether the
+ * problem was tuned or not. A call takes up to some 50 choices, of 20 to 200 us each. */
+ATTUNE_CHECKED attune_status attune_schedule_reason(attune_context *context, const attune_problem *problem, int after,
+                                                    attune_reason *reason);
+
 /* Export writes all results to a new file, for other machines of the same kind. Import reads such a file: `taken`
  * counts searches that were new, `of_here` those of this tuning class and ISA; both may be NULL. ATTUNE_BAD_FILE: the
  * file is of another kind or version. */

@@ -31,6 +31,7 @@ void go_through_texts(attune_context *context) {
         attune_problem problem = ATTUNE_PROBLEM_INIT;
         char schedule[ATTUNE_SCHEDULE_BYTES];
         attune_prediction prediction = {.struct_size = sizeof prediction};
+        attune_reason reason = {.struct_size = sizeof reason};
         attune_sight sight = ATTUNE_SIGHT_INIT;
         double flops;
         size_t length;
@@ -46,6 +47,8 @@ void go_through_texts(attune_context *context) {
         note("%s\n", schedule);
         STATUS(attune_schedule_predict(context, &problem, NULL, &prediction));
         note_bytes("prediction", &prediction, sizeof prediction);
+        STATUS(attune_schedule_reason(context, &problem, 0, &reason));
+        note("%d %s\n", reason.row, reason.schedule);
     }
 }
 
