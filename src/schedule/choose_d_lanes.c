@@ -247,7 +247,7 @@ static void choose_quantised_tiles(const mha_cost_context *c, int64_t rows, mha_
     const bool all = c->p->integer == ATTUNE_INTEGER_ALL;
     const bool has_values = all && c->p->v_layout != ATTUNE_LAYOUT_PANELS;
     if (all) s->value_keys = 1;
-    if (has_values) s->value_rows = 1; /* which every number of rows of scores goes with */
+    if (has_values) s->value_rows = 1; /* compatible with every number of rows of scores */
     mha_search t = search_of(c, &rows);
     if (c->p->k_layout != ATTUNE_LAYOUT_PANELS) {
         choose_usual_codes(c, rows, s);

@@ -113,7 +113,7 @@ cost_vector mha_cost_vector(const mha_machine *m, double bytes) {
 /* An element that all lanes share is a memory operand if it is multiplied by one vector, and an instruction of its own
  * for more. Accumulators beyond the registers are stored and loaded again. With 16 registers, sums that just hide the
  * latency are as fast as more of them, in an unrolled loop with few such elements. */
-double mha_cost_turn(const mha_cost_context *c, const cost_vector *v, const cost_turn *t, bool pairs) {
+double mha_cost_iteration(const mha_cost_context *c, const cost_vector *v, const cost_iteration *t, bool pairs) {
     const at_description *d = c->machine.description;
     const at_target *target = c->machine.target;
     const bool has_operands = !at_has_few_registers(target) && t->vectors == 1 && !pairs;
@@ -124,7 +124,7 @@ double mha_cost_turn(const mha_cost_context *c, const cost_vector *v, const cost
     const double busy = cost_limit(cost_limit(sums * (pairs ? v->dot : v->multiply), loads), begun);
     const double latency = d->latency * (pairs ? COST_OF(dot_latency) : 1);
     const bool is_hidden = at_has_few_registers(target) && t->unroll > 1 && t->vectors > t->rows;
-    return (is_hidden ? cost_larger(busy, latency) : cost_limit(busy, latency)) + COST_OF(turn) / t->unroll +
+    return (is_hidden ? cost_larger(busy, latency) : cost_limit(busy, latency)) + COST_OF(iteration) / t->unroll +
            (has_operands ? 0 : t->elements * COST_OF(broadcast)) + spilled * COST_OF(spill) * (v->load + v->store);
 }
 

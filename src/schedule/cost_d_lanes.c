@@ -66,18 +66,18 @@ static double lane_sums(const d_head *h, double sums) {
 /* Unrolled loops keep more of their loads in registers if there are several rows. */
 static double unrolled(double rows, double times) { return rows > 1 ? 1 + COST_OF(d_unroll) * (times - 1) : 1; }
 
-/* The keys of a turn, for some rows. */
-static double score_turn(const d_head *h, double rows) {
+/* The keys of an iteration, for some rows. */
+static double score_iteration(const d_head *h, double rows) {
     const double keys = h->s->score_keys, times = h->s->score_column_vectors;
-    const cost_turn turn = {rows, keys, 0, rows + keys, times};
-    const double multiplied = mha_cost_turn(h->c, &h->v, &turn, h->c->decodes_by_pairs);
+    const cost_iteration iteration = {rows, keys, 0, rows + keys, times};
+    const double multiplied = mha_cost_iteration(h->c, &h->v, &iteration, h->c->decodes_by_pairs);
     const double columns = multiplied + keys * converting(h, h->c->p->k_dtype);
     return h->k_vectors * columns * unrolled(rows, times) + COST_OF(d_start) + lane_sums(h, rows * keys);
 }
 
 /* The same for V, one vector of columns after the other: O is loaded and stored, and pairs are interleaved.
  * Probabilities stay in the registers that V does not need. */
-static double value_turn(const d_head *h, double rows) {
+static double value_iteration(const d_head *h, double rows) {
     const double keys = h->s->value_keys, vectors = h->s->value_column_vectors, halves = h->c->decodes_by_pairs ? 2 : 1;
     const at_description *d = h->c->machine.description;
     const double held = rows * keys + keys * cost_smaller(vectors, 2) + 1;
@@ -88,19 +88,19 @@ static double value_turn(const d_head *h, double rows) {
     const double shuffled = h->c->decodes_by_pairs ? operands * COST_OF(d_pairs) * h->v.shuffle : 0;
     const double busy = cost_limit(cost_limit(sums * keys * h->multiply + shuffled, loads),
                                    cost_larger(sums * h->v.store * COST_OF(d_store), begun));
-    const double column = busy + keys * converting(h, h->c->p->v_dtype) + COST_OF(d_turn) / vectors;
+    const double column = busy + keys * converting(h, h->c->p->v_dtype) + COST_OF(d_iteration) / vectors;
     return h->v_vectors * column * unrolled(rows, vectors) + rows * keys * COST_OF(d_probability) / d->load +
            COST_OF(d_value_start) + keys * d->latency * COST_OF(d_chain);
 }
 
 /* The cost of a key of values whose sums stay in registers, for some rows, stripe by stripe. O is loaded and stored
  * once for a block. Rows or vectors, whichever are fewer, stay in registers as well. */
-static double held_turn(const d_head *h, double rows) {
+static double held_iteration(const d_head *h, double rows) {
     enum { BLOCK = 32 };
     const double vectors = h->s->value_column_vectors, stripes = cost_steps(h->v_vectors, vectors);
     const double more = cost_larger(rows, vectors), fewer = cost_smaller(rows, vectors);
-    const cost_turn turn = {more, fewer, 0, rows + vectors, 1};
-    const double key = mha_cost_turn(h->c, &h->v, &turn, false) + vectors * converting(h, h->c->p->v_dtype);
+    const cost_iteration iteration = {more, fewer, 0, rows + vectors, 1};
+    const double key = mha_cost_iteration(h->c, &h->v, &iteration, false) + vectors * converting(h, h->c->p->v_dtype);
     return stripes * (key + rows * vectors * (h->v.load + h->v.store) / BLOCK);
 }
 
@@ -148,7 +148,8 @@ static double scores_of(const d_head *h) {
     const mha_schedule *s = h->s;
     const bool in_codes = h->c->p->integer;
     const double keys = in_codes ? mha_cost_quantised_keys(h->c, s) : s->score_keys;
-    return h->row_tasks * cost_steps(h->keys, keys) * by_tiles(h, s->score_rows, in_codes ? code_scores : score_turn);
+    return h->row_tasks * cost_steps(h->keys, keys) *
+           by_tiles(h, s->score_rows, in_codes ? code_scores : score_iteration);
 }
 
 static double values_of(const d_head *h) {
@@ -156,8 +157,8 @@ static double values_of(const d_head *h) {
     const bool in_codes = h->c->p->integer == ATTUNE_INTEGER_ALL;
     const bool is_held = !in_codes && mha_variant_of(h->c->p, s, h->c->machine.target).holds_values;
     const double keys = in_codes ? COST_DOT_CODES : h->c->decodes_by_pairs ? 2 * s->value_keys : s->value_keys;
-    rows_fn *const turn = in_codes ? code_values : is_held ? held_turn : value_turn;
-    return h->row_tasks * h->keys / keys * by_tiles(h, s->value_rows, turn);
+    rows_fn *const iteration = in_codes ? code_values : is_held ? held_iteration : value_iteration;
+    return h->row_tasks * h->keys / keys * by_tiles(h, s->value_rows, iteration);
 }
 
 mha_costs mha_cost_d_lanes(const mha_cost_context *c, const mha_schedule *s) {

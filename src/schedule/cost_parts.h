@@ -50,11 +50,11 @@ cost_vector mha_cost_vector(const mha_machine *machine, double bytes);
 
 /* An iteration of an innermost loop: a register tile of rows x vectors, with loads of `elements` that all lanes share
  * and of `operands`. */
-typedef struct cost_turn {
+typedef struct cost_iteration {
     double rows, vectors, elements, operands, unroll;
-} cost_turn;
+} cost_iteration;
 
-double mha_cost_turn(const mha_cost_context *c, const cost_vector *v, const cost_turn *t, bool pairs);
+double mha_cost_iteration(const mha_cost_context *c, const cost_vector *v, const cost_iteration *t, bool pairs);
 
 mha_costs mha_cost_q_lanes(const mha_cost_context *context, const mha_schedule *schedule);
 
@@ -64,7 +64,7 @@ typedef struct mha_q_head {
     const mha_schedule *s;
     mha_variant variant;
     cost_vector v;
-    double turns;                   /* of a product: by pairs half as many */
+    double iterations;              /* of a product: by pairs half as many */
     double bytes, k_bytes, v_bytes; /* of elements in scratch, and of K and V as register tiles read them */
     double stripe_rows, stripes, stripes_of_task, tasks;
     double seen, tiles;           /* keys that a stripe computes, and tiles of them */

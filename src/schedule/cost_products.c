@@ -1,6 +1,6 @@
 /* The cost of a block's products: src/nest/gemm.c in numbers.
  *
- * Register tiles of the same rows follow each other along a group of columns, and each turn of their loop reads a row
+ * Register tiles of the same rows follow each other along a group of columns. Each iteration of their loop reads a row
  * of B, the weights, for as many columns. The first rows find the group in memory, since the weights of a model do not
  * stay in a cache; the next ones in the second cache, or in the third if the group is too large. So a tile of few rows
  * waits for B, however fast it multiplies. */
@@ -16,11 +16,11 @@ typedef struct product {
     const mha_cost_context *c;
     const mha_schedule *s;
     cost_vector v;
-    double inputs;  /* of a turn: 2 by pairs */
-    double turns;   /* of a register tile */
-    double bytes;   /* of B for a column, in a turn */
-    double columns; /* of all groups */
-    double group;   /* columns of one */
+    double inputs;     /* of an iteration: 2 by pairs */
+    double iterations; /* of a register tile */
+    double bytes;      /* of B for a column, in an iteration */
+    double columns;    /* of all groups */
+    double group;      /* columns of one */
     bool by_pairs;
 } product;
 
@@ -49,7 +49,7 @@ static double lines_asked(const product *p) {
 
 /* An iteration whose A and B are in the first cache. A sum without a register waits in each iteration until the stored
  * value can be loaded again. With 32 registers an element that is multiplied by one vector is a memory operand. */
-static double turn_of(const product *p) {
+static double iteration_of(const product *p) {
     const at_description *d = p->c->machine.description;
     const double rows = p->s->gemm_rows, vectors = p->s->gemm_column_vectors, sums = rows * vectors;
     const double registers = p->c->machine.target->vector_registers, asked = lines_asked(p);
@@ -61,30 +61,30 @@ static double turn_of(const product *p) {
     const double begun = (sums + vectors + (has_operands ? 0 : rows) + asked) / COST_OF(issue);
     const double busy = cost_limit(cost_limit(multiplying(p), cost_larger(loads, converting(p))), begun);
     const double waits = latency + (spilled > 0 ? COST_OF(forward) : 0);
-    return cost_limit(busy + spilled * COST_OF(spill) * (p->v.load + p->v.store), waits) + COST_OF(turn) +
+    return cost_limit(busy + spilled * COST_OF(spill) * (p->v.load + p->v.store), waits) + COST_OF(iteration) +
            rows * COST_OF(gemm_element) * p->v.multiply;
 }
 
-/* A turn that reads so many bytes of B, at a rate. */
-static double reading(double turn, double bytes, double rate) {
-    return cost_limit(turn, bytes / rate) + bytes / rate * COST_OF(gemm_from);
+/* An iteration that reads so many bytes of B, at a rate. */
+static double reading(double iteration, double bytes, double rate) {
+    return cost_limit(iteration, bytes / rate) + bytes / rate * COST_OF(gemm_from);
 }
 
 /* The first rows of a group: from memory, where each panel of the tile is a stream. */
-static double first_turn(const product *p, double turn) {
+static double first_iteration(const product *p, double iteration) {
     enum { STREAMS = 4 };
     const double columns = (double)p->s->gemm_column_vectors * p->s->lanes;
     const double lacking = cost_larger(0, STREAMS - cost_larger(1, columns / MHA_PANEL));
     const double rate = p->c->machine.description->memory_rate / (1 + lacking * COST_OF(gemm_streams));
-    return reading(turn, columns * p->bytes, rate);
+    return reading(iteration, columns * p->bytes, rate);
 }
 
 /* The next rows. A part of A that is larger than the first cache comes from the second, too. */
-static double next_turn(const product *p, double turn, double beyond) {
+static double next_iteration(const product *p, double iteration, double beyond) {
     const at_description *d = p->c->machine.description;
     const double bytes = (double)p->s->gemm_column_vectors * p->s->lanes * p->bytes;
     const double far = d->l3 > 0 ? d->l3_rate : d->memory_rate;
-    return reading(turn, bytes, 1 / (beyond / far + (1 - beyond) / d->l2_rate));
+    return reading(iteration, bytes, 1 / (beyond / far + (1 - beyond) / d->l2_rate));
 }
 
 static double product_cost(const product *p) {
@@ -95,17 +95,18 @@ static double product_cost(const product *p) {
     const double rows = s->gemm_rows, sums = rows * s->gemm_column_vectors, of_pass = s->gemm_depth / p->inputs;
     const double tiles = cost_steps(mha_product_rows(c->p, MHA_USUAL_LENGTH), rows), groups = p->columns / p->group;
     const double columns = p->columns / (s->gemm_column_vectors * s->lanes), moved = p->v.load + p->v.store;
-    const double a = rows * (p->by_pairs ? 4 : c->lane_bytes), held = a * p->turns;
+    const double a = rows * (p->by_pairs ? 4 : c->lane_bytes), held = a * p->iterations;
     const bool by_tiles = s->gemm_by == MHA_GEMM_BY_TILES;
     /* By hardware tiles one of 16 x 16 takes a cycle. */
-    double turn = by_tiles ? rows / TILE_ROWS * s->gemm_column_vectors : turn_of(p);
-    turn += cost_beyond(held, d->l1) * a / d->l2_rate * COST_OF(row_from_l2);
-    const double depth = of_pass > 0 ? cost_smaller(of_pass, p->turns) : p->turns;
-    const double next = next_turn(p, turn, cost_beyond(depth * p->group * p->bytes, d->l2));
-    const double turns = p->turns * (first_turn(p, turn) + (tiles - 1) * next);
-    const double ends = (of_pass > 0 ? cost_steps(p->turns, of_pass) : 1) * (PASS + sums * (moved + p->v.multiply));
-    const double copied = rows * p->turns * p->inputs / s->lanes * moved;
-    return columns * (turns + tiles * ends) + groups * tiles * (copied + rows / s->gemm_task_rows * COST_OF(task));
+    double iteration = by_tiles ? rows / TILE_ROWS * s->gemm_column_vectors : iteration_of(p);
+    iteration += cost_beyond(held, d->l1) * a / d->l2_rate * COST_OF(row_from_l2);
+    const double depth = of_pass > 0 ? cost_smaller(of_pass, p->iterations) : p->iterations;
+    const double next = next_iteration(p, iteration, cost_beyond(depth * p->group * p->bytes, d->l2));
+    const double iterations = p->iterations * (first_iteration(p, iteration) + (tiles - 1) * next);
+    const double ends =
+        (of_pass > 0 ? cost_steps(p->iterations, of_pass) : 1) * (PASS + sums * (moved + p->v.multiply));
+    const double copied = rows * p->iterations * p->inputs / s->lanes * moved;
+    return columns * (iterations + tiles * ends) + groups * tiles * (copied + rows / s->gemm_task_rows * COST_OF(task));
 }
 
 mha_products mha_products_of(const attune_problem *p) {
@@ -137,7 +138,7 @@ double mha_cost_products(const mha_cost_context *c, const mha_products *all, con
                              .s = s,
                              .v = mha_cost_vector(&c->machine, s->lanes * c->lane_bytes),
                              .inputs = inputs,
-                             .turns = (double)of->depth / inputs,
+                             .iterations = (double)of->depth / inputs,
                              .bytes = weight * inputs,
                              .columns = (double)of->columns,
                              .group = is_narrow ? MHA_PANEL_TILE : (double)of->group,

@@ -87,12 +87,13 @@ static double score_tile(const mha_q_head *h, double whole) {
     const mha_schedule *s = h->s;
     const mha_cost_context *c = h->c;
     const double keys = s->score_keys, sums = keys * s->score_row_vectors;
-    const cost_turn turn = {keys, whole, keys, whole, s->score_columns};
+    const cost_iteration iteration = {keys, whole, keys, whole, s->score_columns};
     const double key = h->key + looking_up(c, c->k_bytes);
     const bool by_codes = mha_quantises_keys(c->p), has_dots = c->machine.target->flags & AT_TARGET_BYTE_DOT;
-    const double turns = by_codes ? (has_dots ? 0.25 : 1) : h->turns;
+    const double iterations = by_codes ? (has_dots ? 0.25 : 1) : h->iterations;
     const bool in_dots = by_codes ? has_dots : c->by_pairs;
-    const double multiplying = whole > 0 ? c->columns * turns * mha_cost_turn(c, &h->v, &turn, in_dots) : 0;
+    const double multiplying =
+        whole > 0 ? c->columns * iterations * mha_cost_iteration(c, &h->v, &iteration, in_dots) : 0;
     /* Q of the stripe is read again for each register tile. */
     const double q = h->stripe_rows * c->columns * h->bytes;
     return cost_limit(multiplying, from_l2(c, q, q) * COST_OF(l2_reached)) + COST_OF(score_start) + key * keys +
@@ -149,10 +150,10 @@ static double softmax_of_stripe(const mha_q_head *h) {
 /* A register tile of columns of V, and what it reads: P of its rows, and its columns of V. */
 static double value_tile(const mha_q_head *h, double columns) {
     const double vectors = h->s->value_row_vectors, sums = columns * vectors;
-    const cost_turn turn = {columns, vectors, columns, vectors, h->s->value_keys};
+    const cost_iteration iteration = {columns, vectors, columns, vectors, h->s->value_keys};
     const double end = h->v.load + h->v.multiply + h->v.store;
     const double key = COST_OF(value_key) + looking_up(h->c, h->c->v_bytes);
-    return h->seen * h->turns * (mha_cost_turn(h->c, &h->v, &turn, h->c->by_pairs) + key) +
+    return h->seen * h->iterations * (mha_cost_iteration(h->c, &h->v, &iteration, h->c->by_pairs) + key) +
            h->tiles * (COST_OF(value_start) + sums * end * COST_OF(value_end));
 }
 
@@ -180,10 +181,10 @@ static double values_by_columns(const mha_q_head *h) {
 
 /* Keys that all rows of a register tile attend to and that fill whole iterations; the others have a loop of their own.
  * If an end moves, half an iteration is left over in the mean. */
-static double in_whole_turns(const mha_q_head *h, double keys) {
-    const int64_t turn = (int64_t)(h->s->value_keys / h->turns);
+static double in_whole_iterations(const mha_q_head *h, double keys) {
+    const int64_t iteration = (int64_t)(h->s->value_keys / h->iterations);
     const bool is_known = h->c->ends <= 0 && !h->c->p->has_kv_lens;
-    const double left = is_known ? (double)((int64_t)h->tile % turn) : (double)(turn - 1) / 2;
+    const double left = is_known ? (double)((int64_t)h->tile % iteration) : (double)(iteration - 1) / 2;
     return cost_larger(0, keys - h->tiles * left);
 }
 
@@ -195,12 +196,12 @@ static double products_of_rows(const mha_q_head *h, double rows, double vectors,
     const double more = widened + looking_up(c, c->v_bytes);
     const double own = c->ends * (rows - 1) / 2 / c->group; /* keys of a row */
     const double shared = cost_larger(0, c->seen - own);
-    const cost_turn turn = {rows, vectors, rows, vectors, 1};
-    const double saved = in_whole_turns(h, shared) * (1 - 1 / (double)h->s->value_keys) * COST_OF(turn);
-    const double of_all = shared * (mha_cost_turn(c, v, &turn, c->by_pairs) + more) - saved;
+    const cost_iteration iteration = {rows, vectors, rows, vectors, 1};
+    const double saved = in_whole_iterations(h, shared) * (1 - 1 / (double)h->s->value_keys) * COST_OF(iteration);
+    const double of_all = shared * (mha_cost_iteration(c, v, &iteration, c->by_pairs) + more) - saved;
     const double loads = 1 / c->machine.description->load + vectors * v->load;
-    const double key = cost_limit(vectors * (c->by_pairs ? v->dot : v->multiply), loads) + COST_OF(turn) + more;
-    return h->turns * (of_all + rows * own * key) + h->tiles * (rows - 1) * c->ends * COST_OF(value_start);
+    const double key = cost_limit(vectors * (c->by_pairs ? v->dot : v->multiply), loads) + COST_OF(iteration) + more;
+    return h->iterations * (of_all + rows * own * key) + h->tiles * (rows - 1) * c->ends * COST_OF(value_start);
 }
 
 /* Rows of register tiles of `vectors` vectors of `lanes` columns. */
@@ -268,7 +269,7 @@ static double rows_cost(const mha_q_head *h) {
     return q * h->v.shuffle * 4 + o + rows * COST_OF(row);
 }
 
-static bool asks_ahead(const mha_q_head *h) { return h->s->task_prefetch == MHA_PREFETCH_HEAD; }
+static bool prefetches_task(const mha_q_head *h) { return h->s->task_prefetch == MHA_PREFETCH_HEAD; }
 
 /* The time that a call from memory waits. Hardware prefetchers follow the keys of a register tile if these are few.
  * Each register tile of the scores prefetches its share of the lines at once: the more lines, the longer it waits until
@@ -279,7 +280,7 @@ static double waiting(const mha_q_head *h, double lines) {
     if (!c->is_far) return 0;
     const double tiles = h->stripes * h->score_tiles, line = LINE / c->machine.description->memory_rate;
     const double crowded = cost_larger(0, h->s->score_keys - FOLLOWED) / (MANY - FOLLOWED);
-    if (asks_ahead(h)) return cost_larger(0, lines - tiles * OUTSTANDING) * line * COST_OF(ask_far);
+    if (prefetches_task(h)) return cost_larger(0, lines - tiles * OUTSTANDING) * line * COST_OF(prefetch_far);
     return c->keys * c->columns * c->k_bytes / LINE * crowded * line * COST_OF(keys_far);
 }
 
@@ -290,13 +291,13 @@ static double reading(const mha_q_head *h) {
     const at_description *d = c->machine.description;
     const double key = c->columns * c->k_bytes + c->columns_v * c->v_bytes;
     const double row = (c->columns + c->columns_v) * c->q_bytes, once = c->keys * key + c->rows * row;
-    const bool asks = asks_ahead(h);
+    const bool asks = prefetches_task(h);
     const double far = d->l3 > 0 ? d->l3_rate : d->memory_rate;
     const double share = cost_beyond(c->keys * key, d->l2);
     const double again = cost_larger(0, h->tasks - 1) * h->task_seen * key;
-    const double first = once / far * COST_OF(from_l3) * (asks ? COST_OF(ahead) : 1);
+    const double first = once / far * COST_OF(from_l3) * (asks ? COST_OF(prefetched) : 1);
     return first + again * (share / far + (1 - share) / d->l2_rate) * COST_OF(from_l3) +
-           (asks ? once / LINE * COST_OF(ask) / d->load : 0) + waiting(h, once / LINE);
+           (asks ? once / LINE * COST_OF(prefetch) / d->load : 0) + waiting(h, once / LINE);
 }
 
 /* V in pairs, once for a head: read, interleaved and written. */
@@ -336,7 +337,7 @@ static void set_rows(mha_q_head *h) {
     const mha_cost_context *c = h->c;
     const mha_schedule *s = h->s;
     h->v = mha_cost_vector(&c->machine, s->lanes * c->lane_bytes);
-    h->turns = c->by_pairs ? 0.5 : 1;
+    h->iterations = c->by_pairs ? 0.5 : 1;
     h->bytes = c->by_pairs ? 2 : c->lane_bytes;
     h->k_bytes = s->kv_copy == MHA_COPY_NONE ? c->k_bytes : h->bytes;
     h->stripe_rows = (double)s->score_row_vectors * s->lanes;

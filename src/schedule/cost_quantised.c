@@ -1,23 +1,23 @@
 /* The cost of integer products of d-lanes: src/attend/decode/quantised_*.c in numbers.
  *
- * A turn takes the slowest of its dots, instructions and latency. Where there is no instruction for a dot of bytes it
- * is two products of halves of words and two additions, and the halves of each factor take instructions as well. What
- * is done once for several rows is to load K, and to interleave four rows of V, so more rows in a register tile pay
- * even where their sums are stored and loaded in each turn. */
+ * An iteration takes the slowest of its dots, instructions and latency. Without an instruction for a dot of bytes, one
+ * is two products of halves of words and two additions, and the halves of each factor take instructions as well. K is
+ * loaded and four rows of V are interleaved once for several rows, so more rows in a register tile pay even where their
+ * sums are stored and loaded in each iteration. */
 #include "schedule/cost_parts.h"
 
 #include "base/integers.h"
 
 /* An iteration of an innermost loop: some rows by some vectors of quantised values. */
-typedef struct code_turn {
+typedef struct code_iteration {
     double rows, vectors;    /* of the register tile; a plane is a row */
     double factors;          /* instructions that turn a loaded vector into a factor, without the widening of halves */
     double shuffles, others; /* instructions that are not products */
-} code_turn;
+} code_iteration;
 
 static bool has_dot(const mha_cost_context *c) { return c->machine.target->flags & AT_TARGET_BYTE_DOT; }
 
-static double turn_cost(const mha_cost_context *c, const cost_vector *v, const code_turn *t) {
+static double iteration_cost(const mha_cost_context *c, const cost_vector *v, const code_iteration *t) {
     enum { WIDEN_UNSIGNED = 2, WIDEN_SIGNED = 3, HALVES = 2 };
     const at_description *d = c->machine.description;
     const bool has = has_dot(c);
@@ -31,7 +31,7 @@ static double turn_cost(const mha_cost_context *c, const cost_vector *v, const c
     const double products = dots * (has ? v->byte_dot : HALVES * multiply);
     const double busy = cost_limit(cost_limit(products, t->shuffles * v->shuffle), all / COST_OF(code_issue));
     const double waits = d->latency + (spilled > 0 ? COST_OF(forward) : 0);
-    return cost_limit(busy, waits) + COST_OF(turn);
+    return cost_limit(busy, waits) + COST_OF(iteration);
 }
 
 /* ---- Scores ---- */
@@ -50,31 +50,32 @@ static double code_lane_sums(const cost_vector *v, double sums, int64_t lanes) {
     return steps * COST_OF(code_sum) * v->shuffle + COST_OF(code_start);
 }
 
-static double rows_turn(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows) {
+static double rows_iteration(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows) {
     const attune_problem *p = c->p;
     const int64_t pack = mha_variant_of(p, s, c->machine.target).rows_in_vector,
                   halves = p->k_dtype == ATTUNE_I4 ? 2 : 1;
     const int64_t groups = mha_is_by_group(p->k_scales) ? p->head_dim / p->k_group : 1;
     const double planes = (double)mha_query_planes(p), vectors = cost_steps(rows, (double)pack);
     const double width = COST_DOT_CODES * (double)(s->lanes / pack), keys = s->score_keys;
-    const code_turn turn = {planes * vectors, keys, halves > 1 ? 1.5 : 2, 0, 1};
-    const double turns = (double)groups * cost_steps((double)(p->head_dim / halves / groups), width) * (double)halves;
+    const code_iteration iteration = {planes * vectors, keys, halves > 1 ? 1.5 : 2, 0, 1};
+    const double iterations =
+        (double)groups * cost_steps((double)(p->head_dim / halves / groups), width) * (double)halves;
     const double sums = code_lane_sums(v, vectors * keys, s->lanes / pack) + (planes - 1) * vectors * keys;
-    return turns * turn_cost(c, v, &turn) + (double)groups * sums;
+    return iterations * iteration_cost(c, v, &iteration) + (double)groups * sums;
 }
 
 /* Lanes run along keys: nothing is added up. */
-static double panels_turn(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows) {
+static double panels_iteration(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows) {
     const attune_problem *p = c->p;
     const double halves = p->k_dtype == ATTUNE_I4 ? 2 : 1, planes = (double)mha_query_planes(p);
     const double keys = s->score_keys, units = (double)p->head_dim / COST_DOT_CODES;
     const double asked = s->kv_prefetch > 0 ? keys : 0;
-    const code_turn turn = {planes * rows, keys, halves > 1 ? 1.5 : 2, 0, 1 + asked};
-    return units * turn_cost(c, v, &turn) + rows * planes * keys * (v->load + v->store);
+    const code_iteration iteration = {planes * rows, keys, halves > 1 ? 1.5 : 2, 0, 1 + asked};
+    return units * iteration_cost(c, v, &iteration) + rows * planes * keys * (v->load + v->store);
 }
 
 double mha_cost_quantised_scores(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows) {
-    return c->p->k_layout == ATTUNE_LAYOUT_PANELS ? panels_turn(c, s, v, rows) : rows_turn(c, s, v, rows);
+    return c->p->k_layout == ATTUNE_LAYOUT_PANELS ? panels_iteration(c, s, v, rows) : rows_iteration(c, s, v, rows);
 }
 
 double mha_cost_quantised_keys(const mha_cost_context *c, const mha_schedule *s) {
@@ -93,9 +94,9 @@ double mha_cost_quantised_values(const mha_cost_context *c, const mha_schedule *
     const double columns = (double)p->head_dim_v / (vectors * s->lanes);
     const double factors = (has_panels ? 1 / halves : 1) + (halves > 1 ? 2 : 0);
     const double asked = s->kv_prefetch > 0 ? (has_panels ? vectors / halves : COST_DOT_CODES) : 0;
-    const code_turn turn = {planes * rows, vectors, factors, has_panels ? 0 : UNPACKED, 1 + asked};
+    const code_iteration iteration = {planes * rows, vectors, factors, has_panels ? 0 : UNPACKED, 1 + asked};
     const double moved = has_panels ? 1 : ORDERED + 1;
     const double sums = rows * vectors * (planes * moved + JOINED) * COST_OF(code_end) / COST_OF(code_issue);
-    const double tile_turns = cost_steps(cost_smaller(c->seen, s->kv_tile), COST_DOT_CODES);
-    return columns * (turn_cost(c, v, &turn) + (sums + COST_OF(code_start)) / tile_turns);
+    const double tile_iterations = cost_steps(cost_smaller(c->seen, s->kv_tile), COST_DOT_CODES);
+    return columns * (iteration_cost(c, v, &iteration) + (sums + COST_OF(code_start)) / tile_iterations);
 }

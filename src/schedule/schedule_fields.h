@@ -44,7 +44,7 @@ typedef enum mha_gemm_rest { MHA_REST_AUTO = 0, MHA_REST_FILLED, MHA_REST_OWN } 
  * Strategy q_lanes (many query rows): vector lanes run along query rows. Strategy d_lanes (few query rows): lanes run
  * along head_dim, and the keys are cut into tasks of kv_chunk, whose results are merged in order. The query rows of a
  * KV head are those of all heads of its group. Fields of the other strategy are 0. mha_schedule_check says which
- * values are legal. A register tile is what a product has in registers at a time; a turn is one of its inner loop. */
+ * values are legal. A register tile is what a product has in registers in an iteration of its inner loop. */
 typedef struct mha_schedule {
     mha_strategy strategy;
     int32_t lanes; /* elements of a vector */
