@@ -75,7 +75,7 @@ expect "but not in JSON without it" 0 '"accumulators": null' choice x86-64 --jso
 expect "causal tiles" 0 '^ +rows +0 to +3  /\.\.$' choice avx2 --schedule=$tiles \
     num_heads=1,seq_q=12,head_dim=8,is_causal=1
 grep -qE '^ +rows +4 to +7  #/\.$' "$work/stdout" && grep -qE '^ +rows +8 to +11  ##/$' "$work/stdout" &&
-    grep -q 'a task has 2 blocks by 3 tiles' "$work/stdout" && grep -q ', \. left out' "$work/stdout"
+    grep -q 'a task has 2 stripes by 3 tiles' "$work/stdout" && grep -q ', \. left out' "$work/stdout"
 report $? "line by line"
 expect "a window, heads in groups" 0 '^ +rows +4 to +7  \./\.$' choice avx2 --schedule=$tiles \
     num_heads=2,num_kv_heads=1,seq_q=4,seq_kv=12,head_dim=8,is_causal=1,causal_offset=-4,window_left=1
@@ -119,7 +119,7 @@ for rows, keys, causal, align, left, right, tokens in [
     if not align: text += ",causal_align=top_left"
     out = subprocess.run(sys.argv[1:] + [text], capture_output=True, text=True)
     t = json.loads(out.stdout)["tiles"]
-    number = expected(rows, keys, t["tile_keys"], t["block_rows"], causal, base, left, right, tokens)
+    number = expected(rows, keys, t["tile_keys"], t["stripe_rows"], causal, base, left, right, tokens)
     if any(t[k] != number[k] for k in number):
         print(text, t, number)
         bad = 1
@@ -186,7 +186,7 @@ parts = ("scores", "softmax", "values", "tasks", "products")
 assert abs(sum(e["model_cycles"][p] for p in parts) - e["model_cycles"]["all"]) < 1e-3 * e["model_cycles"]["all"]
 assert {"scores", "softmax", "values"} <= {loop["name"] for loop in e["loops"]}
 t = e["tiles"]
-assert t["rows"] == t["keys"] == 50 and t["computed"] == t["blocks"] * t["tiles"]
+assert t["rows"] == t["keys"] == 50 and t["computed"] == t["stripes"] * t["tiles"]
 assert t["left_out"] == t["compared"] == 0
 assert e["measured"]["flops"] == 4 * 2 * 50 * 50 * 16 and e["measured"]["bytes"] == 4 * 2 * 50 * 16 * 4
 assert e["measured"]["median_us"] > 0 and e["measured"]["predicted_us"] > 0

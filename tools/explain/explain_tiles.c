@@ -8,7 +8,7 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* Of the longest chunk. */
+/* How many tiles of keys the longest chunk has. */
 static int64_t tiles_of_chunk(const attune_problem *p, const mha_schedule *s, int64_t keys) {
     const int64_t most = p->integer == ATTUNE_INTEGER_ALL ? keys : ceil_div(MHA_CHUNK_TASKS, p->num_kv_heads);
     return ceil_div(ceil_div(keys, s->kv_chunk), most) * ceil_div(s->kv_chunk, s->kv_tile);
@@ -34,14 +34,14 @@ typedef struct span {
     int64_t low, high;
 } span;
 
-/* The keys that the rows of a stripe see, as spans of tiles. */
+/* The keys that the rows of a stripe attend to, as spans of tiles. */
 typedef struct sights {
-    span some;    /* some row may see a key of these by window and causality */
-    span globals; /* these hold a key that all may see */
-    span all;     /* every row sees every key of these */
+    span some;    /* some row may attend to a key of these by window and causality */
+    span globals; /* these hold a key that is visible to all */
+    span all;     /* every row attends to every key of these */
 } sights;
 
-/* Of rows first … end - 1. */
+/* The visible range of rows first … end - 1. */
 static attune_sight sight_of(const attune_problem *p, const tile_cut *cut, int64_t first, int64_t end) {
     const int64_t group = p->num_heads / p->num_kv_heads;
     attune_sight sight = ATTUNE_SIGHT_INIT;
@@ -59,7 +59,7 @@ static sights sights_of(const attune_problem *p, const tile_cut *cut, int64_t st
         .all = {ceil_div(s.all_begin, tile), s.all_end == cut->keys ? cut->tiles - 1 : s.all_end / tile - 1}};
 }
 
-/* Whether the rows of a stripe see the keys of a tile, as far as the problem alone says it. */
+/* Whether the rows of a stripe attend to the keys of a tile, as far as the problem alone says it. */
 typedef enum tile_sight { TILE_LEFT_OUT = 0, TILE_COMPARED, TILE_SEEN, TILE_SIGHTS } tile_sight;
 
 static bool holds(span s, int64_t tile) { return s.low <= tile && tile <= s.high; }
@@ -73,7 +73,7 @@ static int64_t length(span s) { return larger(0, s.high - s.low + 1); }
 
 static int64_t common(span a, span b) { return length((span){larger(a.low, b.low), smaller(a.high, b.high)}); }
 
-/* Whether all stripes see the same: everything. */
+/* Whether every stripe attends to all keys. */
 static bool shows_all(const attune_problem *p, const tile_cut *cut) {
     const attune_sight all = sight_of(p, cut, 0, cut->rows);
     return all.all_end - all.all_begin == cut->keys;
@@ -86,7 +86,7 @@ static void count(const attune_problem *p, const tile_cut *cut, int64_t number[T
     }
     for (int64_t stripe = 0; stripe < cut->stripes; stripe++) {
         const sights s = sights_of(p, cut, stripe);
-        /* Tiles that all rows see are among those that some see. */
+        /* Tiles that are visible to all rows are among those that are visible to some. */
         const int64_t seen = length(s.all), taken = length(s.some) + length(s.globals) - common(s.some, s.globals);
         number[TILE_SEEN] += seen;
         number[TILE_COMPARED] += taken - seen;
@@ -135,10 +135,10 @@ static void print_lines(const attune_problem *p, const tile_cut *cut) {
 void tile_print(const attune_problem *p, const tile_cut *cut, bool lanes_along_rows) {
     int64_t number[TILE_SIGHTS] = {0};
     count(p, cut, number);
-    printf("\ntiles         %lld block%s of %lld row%s by %lld tile%s of %lld keys; lanes run along %s\n",
+    printf("\ntiles         %lld stripe%s of %lld row%s by %lld tile%s of %lld keys; lanes run along %s\n",
            (long long)cut->stripes, plural(cut->stripes), (long long)cut->stripe, plural(cut->stripe),
            (long long)cut->tiles, plural(cut->tiles), (long long)cut->tile, lanes_along_rows ? "rows" : "head_dim");
-    printf("              a task has %lld block%s by %lld tile%s\n", (long long)cut->stripes_in_task,
+    printf("              a task has %lld stripe%s by %lld tile%s\n", (long long)cut->stripes_in_task,
            plural(cut->stripes_in_task), (long long)cut->tiles_in_task, plural(cut->tiles_in_task));
     print_lines(p, cut);
     printf("              # computed%s%s%s\n",
@@ -152,8 +152,8 @@ json_t *tile_json(const attune_problem *p, const tile_cut *cut) {
     int64_t number[TILE_SIGHTS] = {0};
     count(p, cut, number);
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "rows", (json_int_t)cut->rows, "keys",
-                     (json_int_t)cut->keys, "block_rows", (json_int_t)cut->stripe, "tile_keys", (json_int_t)cut->tile,
-                     "blocks", (json_int_t)cut->stripes, "tiles", (json_int_t)cut->tiles, "blocks_in_task",
+                     (json_int_t)cut->keys, "stripe_rows", (json_int_t)cut->stripe, "tile_keys", (json_int_t)cut->tile,
+                     "stripes", (json_int_t)cut->stripes, "tiles", (json_int_t)cut->tiles, "stripes_in_task",
                      (json_int_t)cut->stripes_in_task, "tiles_in_task", (json_int_t)cut->tiles_in_task, "computed",
                      (json_int_t)number[TILE_SEEN], "compared", (json_int_t)number[TILE_COMPARED], "left_out",
                      (json_int_t)number[TILE_LEFT_OUT]);

@@ -14,10 +14,10 @@ typedef struct tile_cut {
     int64_t stripes, tiles, stripes_in_task, tiles_in_task;
 } tile_cut;
 
-/* Of a canonical problem. false if its lengths are open, or are none. */
+/* Fills in *cut. The problem is canonical. false if its lengths are open or 0. */
 bool tile_cut_of(const attune_problem *p, const mha_schedule *s, tile_cut *cut);
 
-/* A line for stripes that see the same, a letter for each tile. */
+/* Prints a line for stripes that attend to the same tiles, with a letter for each tile. */
 void tile_print(const attune_problem *p, const tile_cut *cut, bool lanes_along_rows);
 
 /* A new reference; NULL when out of memory. */
