@@ -143,7 +143,7 @@ static hope hope_of(const mha_space *c, const mha_schedule_field *field, const m
  * numbers. */
 static bool is_combined(const mha_space *c, unsigned part, const mha_schedule_field *field) {
     if (field->part != part || mha_schedule_is_choice(field)) return false;
-    return !field->is_minor || c->takes_minor;
+    return !field->is_minor || c->has_minor;
 }
 
 /* Visits all combinations of the values of the fields of `part`, from number `i` of the list on. Of equal combinations

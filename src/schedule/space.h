@@ -17,7 +17,7 @@ typedef void mha_space_fn(void *to, const mha_schedule *schedule);
 typedef struct mha_space {
     const attune_problem *p;
     const mha_machine *machine;
-    bool takes_minor; /* numbers that matter little (schedule.def: is_minor) have all their values, too */
+    bool has_minor; /* numbers that matter little (schedule.def: is_minor) have all their values, too */
     mha_space_fn *found;
     void *to;
 } mha_space;

@@ -32,7 +32,7 @@ static bool has_alike_entries(const attune_problem *p) {
     return mha_attends(p) && !p->is_ragged && !p->has_kv_lens && !p->has_causal_offsets;
 }
 
-/* Rows of an entry see as many keys as each other, except for those at its ends. */
+/* Rows of a sequence attend to equally many keys, except for those at its ends. */
 static bool has_level_rows(const attune_problem *p, const mha_sizes *sizes) {
     if (p->window_left >= 0 && p->window_left < sizes->of[MHA_SEQ_KV] / 2) return true;
     return !mha_has_first_key(p) && !mha_has_last_key(p);
@@ -135,7 +135,7 @@ static bool has_same_params(const tune_runner *r, const ir_kernel *kernel) {
     return same;
 }
 
-bool tune_runner_takes(const tune_runner *r, const attune_kernel *kernel) {
+bool tune_runner_can_run(const tune_runner *r, const attune_kernel *kernel) {
     at_error err = {0};
     return has_same_params(r, kernel->ir->kernel) &&
            !at_ir_check_call(kernel->ir->kernel, r->buffers, r->scalars, &err);

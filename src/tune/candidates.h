@@ -83,7 +83,7 @@ attune_status tune_runner_check(tune_runner *runner, const attune_kernel *kernel
 
 /* Whether a kernel of an operator of the user takes the runner's call: the same parameters as the usual schedule's, and
  * nothing that its assumptions forbid. */
-bool tune_runner_takes(const tune_runner *runner, const attune_kernel *kernel);
+bool tune_runner_can_run(const tune_runner *runner, const attune_kernel *kernel);
 
 /* Runs the whole call by both kernels and says whether all outputs have the same bits; two NaN count as the same. The
  * caller's tensors are left alone. */

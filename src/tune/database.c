@@ -214,7 +214,7 @@ static attune_status make_file(const char *path, const tune_sqlite *lib, const a
     return status;
 }
 
-/* As with the cache's entries: a regular file of this user, no link. A file of a base may be root's. */
+/* As with cache files: a regular file of this user, no link. A file of a base may be root's. */
 static attune_status check_file(const char *path, int flags, bool *exists, at_error *err) {
     struct stat file;
     *exists = !lstat(path, &file);

@@ -76,15 +76,15 @@ static bool mark(tune_search *s, const mha_schedule *schedule) {
 
 /* ---- A batch ---- */
 
-typedef struct batch_entry {
+typedef struct batch_item {
     mha_schedule schedule;
     attune_kernel *kernel;
     at_error error;
-} batch_entry;
+} batch_item;
 
 typedef struct batch {
     const tune_search *search;
-    batch_entry entries[BATCH];
+    batch_item items[BATCH];
     int count;
     atomic_int next;
 } batch;
@@ -110,7 +110,7 @@ static void add_neighbours(tune_search *s, batch *b, int most) {
     const size_t count =
         neighbours(s->runner.operation, &s->machine, &s->best_schedule, around, sizeof around / sizeof *around);
     for (size_t i = 0; i < count && b->count < most; i++)
-        if (mark(s, &around[i].schedule)) b->entries[b->count++].schedule = around[i].schedule;
+        if (mark(s, &around[i].schedule)) b->items[b->count++].schedule = around[i].schedule;
 }
 
 /* Up to two thirds neighbours, the rest as the model proposes. Empty: all has been tried. The first batch is short, so
@@ -123,24 +123,24 @@ static void fill_batch(tune_search *s, batch *b) {
     b->search = s;
     /* A search that began with an earlier winner, of here or nearby, compares it with the usual choice first. */
     choose(s, &usual);
-    if (mark(s, &usual)) b->entries[b->count++].schedule = usual;
+    if (mark(s, &usual)) b->items[b->count++].schedule = usual;
     for (int wanted = most / 3; wanted > 0 && s->space_next < s->space_count; s->space_next++) {
         const mha_schedule *schedule = &s->space[s->space_next].schedule;
         if (!mark(s, schedule)) continue;
-        b->entries[b->count++].schedule = *schedule;
+        b->items[b->count++].schedule = *schedule;
         wanted--;
     }
     add_neighbours(s, b, most);
     for (; b->count < most && s->space_next < s->space_count; s->space_next++)
         if (mark(s, &s->space[s->space_next].schedule))
-            b->entries[b->count++].schedule = s->space[s->space_next].schedule;
+            b->items[b->count++].schedule = s->space[s->space_next].schedule;
 }
 
 static void *compile_entries(void *argument) {
     batch *b = argument;
     const tune_runner *r = &b->search->runner;
     for (int i; !is_over(b->search) && (i = atomic_fetch_add(&b->next, 1)) < b->count;) {
-        batch_entry *e = &b->entries[i];
+        batch_item *e = &b->items[i];
         at_kernel_make_uncached(r->context, r->operation, &e->schedule, &e->kernel, &e->error);
     }
     return NULL;
@@ -210,7 +210,7 @@ static void keep_trial(tune_search *s, const mha_schedule *schedule, comparison 
 }
 
 /* Times the candidate against the best so far until the matter is decided or the time is over. */
-static attune_status judge(tune_search *s, const batch_entry *e, tune_verdict *verdict, at_error *err) {
+static attune_status judge(tune_search *s, const batch_item *e, tune_verdict *verdict, at_error *err) {
     comparison c = {.candidate = e->kernel, .incumbent = s->best};
     tune_times warm = {0};
     attune_status status = tune_runner_time(&s->runner, e->kernel, &warm, err);
@@ -266,7 +266,7 @@ static attune_status is_right_so_far(tune_search *s, const attune_kernel *kernel
     return *late ? ATTUNE_OK : is_right(s, kernel, right, err);
 }
 
-static void take_the_place(tune_search *s, batch_entry *e, double ratio, double late) {
+static void take_the_place(tune_search *s, batch_item *e, double ratio, double late) {
     if (s->best != s->first) free_kernel(&s->best);
     s->best = e->kernel;
     s->best_schedule = e->schedule;
@@ -277,7 +277,7 @@ static void take_the_place(tune_search *s, batch_entry *e, double ratio, double 
 
 /* A winner was also lucky, and a chain of winners would be lucky many times over. So each has to be faster than the one
  * before by a second measurement, against the schedule that the search began with. */
-static attune_status compare_with_first(tune_search *s, const batch_entry *e, double *ratio, at_error *err) {
+static attune_status compare_with_first(tune_search *s, const batch_item *e, double *ratio, at_error *err) {
     enum { PAIRS = 9 };
     comparison c = {.candidate = e->kernel, .incumbent = s->first};
     attune_status status = ATTUNE_OK;
@@ -286,7 +286,7 @@ static attune_status compare_with_first(tune_search *s, const batch_entry *e, do
     return status;
 }
 
-static attune_status try_entry(tune_search *s, batch_entry *e, at_error *err) {
+static attune_status try_item(tune_search *s, batch_item *e, at_error *err) {
     tune_verdict verdict;
     double ratio, late;
     bool right = false;
@@ -296,7 +296,7 @@ static attune_status try_entry(tune_search *s, batch_entry *e, at_error *err) {
         s->result->failed++;
         return ATTUNE_OK;
     }
-    if (at_own_of(s->runner.operation.op) && !tune_runner_takes(&s->runner, e->kernel)) {
+    if (at_own_of(s->runner.operation.op) && !tune_runner_can_run(&s->runner, e->kernel)) {
         count_wrong(s, e->kernel);
         return ATTUNE_OK;
     }
@@ -315,10 +315,10 @@ static attune_status try_batch(tune_search *s, batch *b, at_error *err) {
     attune_status status = ATTUNE_OK;
     for (int i = 0; i < b->count; i++) {
         if (!status && !is_over(s)) {
-            status = try_entry(s, &b->entries[i], err);
+            status = try_item(s, &b->items[i], err);
             report(s);
         }
-        free_kernel(&b->entries[i].kernel);
+        free_kernel(&b->items[i].kernel);
     }
     return status;
 }

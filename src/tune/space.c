@@ -59,8 +59,8 @@ static void collect(void *to, const mha_schedule *s) {
     }
 }
 
-static mha_space space_for(collector *c, bool takes_minor) {
-    return (mha_space){.p = c->p, .machine = c->m, .takes_minor = takes_minor, .found = collect, .to = c};
+static mha_space space_for(collector *c, bool has_minor) {
+    return (mha_space){.p = c->p, .machine = c->m, .has_minor = has_minor, .found = collect, .to = c};
 }
 
 /* In order, each once. */
@@ -82,9 +82,9 @@ static mha_schedule with_products_of(mha_schedule s, const mha_schedule *base) {
     return s;
 }
 
-static void combine_all(collector *c, bool takes_minor) {
+static void combine_all(collector *c, bool has_minor) {
     const attune_problem *p = c->p;
-    const mha_space space = space_for(c, takes_minor);
+    const mha_space space = space_for(c, has_minor);
     mha_schedule base, q, d = {.strategy = MHA_D_LANES};
     mha_choose(mha_read(p), c->m->target, c->m->description, &base);
     mha_space_offer(&space, &base);

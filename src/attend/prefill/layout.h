@@ -262,7 +262,8 @@ typedef struct q_lanes_sight {
 /* The visible ranges of the rows from `at` on. */
 q_lanes_sight ql_sight(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at);
 /* Whether each row of `sight` attends to `key`, which is key `j` of the tile. */
-const ir_expr *ql_sees(q_lanes *c, const q_lanes_sight *sight, const ir_expr *at, const ir_expr *key, const ir_expr *j);
+const ir_expr *ql_is_visible(q_lanes *c, const q_lanes_sight *sight, const ir_expr *at, const ir_expr *key,
+                             const ir_expr *j);
 
 /* mods.c: users' functions: values of the task, of its rows, of `lanes` rows, of a key. */
 enum { QL_KEY_VALUES = 12 };

@@ -195,8 +195,8 @@ q_lanes_sight ql_sight(q_lanes *c, const q_lanes_tile *t, const ir_expr *at) {
     return sight;
 }
 
-const ir_expr *ql_sees(q_lanes *c, const q_lanes_sight *sight, const ir_expr *at, const ir_expr *key,
-                       const ir_expr *j) {
+const ir_expr *ql_is_visible(q_lanes *c, const q_lanes_sight *sight, const ir_expr *at, const ir_expr *key,
+                             const ir_expr *j) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
     mha_hiding hiding = {.sight = sight->by_position, .key = ir_cast(b, IR_I32, key)};

@@ -35,7 +35,7 @@ static void modify_key(q_lanes *c, const q_lanes_tile *tile, const prob_rows *ro
     if (rows->base) p = mha_exp(c->m, p, rows->base);
     ql_fill_key(c, MHA_PROB_FUNCTION, key, &of_key);
     p = ql_modified(c, MHA_PROB_FUNCTION, &rows->values, &of_key, key, ir_mul(b, p, rows->inverse));
-    p = mha_hide(c->m, ql_sees(c, &rows->sight, rows->at, key, j), p, 0);
+    p = mha_hide(c->m, ql_is_visible(c, &rows->sight, rows->at, key, j), p, 0);
     ir_store(b, at, ql_times_v_scale(c, tile, j, p));
 }
 

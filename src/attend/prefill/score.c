@@ -78,7 +78,7 @@ static void hide(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
         const ir_expr *at = ir_idx(b, (int64_t)v * c->m->lanes);
         const q_lanes_sight sight = ql_sight(c, tile, at);
         for (int jj = 0; jj < t->product.rows; jj++) {
-            const ir_expr *sees = ql_sees(c, &sight, at, t->key[jj], ir_plus(b, t->first, jj));
+            const ir_expr *sees = ql_is_visible(c, &sight, at, t->key[jj], ir_plus(b, t->first, jj));
             const ir_access *z = mha_product_at(&t->product, jj, v);
             ir_store(b, z, mha_hide(c->m, sees, ir_load(b, z), -INFINITY));
         }
@@ -124,7 +124,7 @@ static void hide_stored(q_lanes *c, const q_lanes_tile *tile, const ql_score_til
         const ir_expr *key = ir_let(b, "key", ql_clamp_key(c, ir_add(b, tile->first_key, j)));
         for (int v = 0; v < t->product.vectors; v++) {
             const ir_access *score = ql_score_at(c, ir_idx(b, v), j);
-            const ir_expr *sees = ql_sees(c, &sights[v], ir_idx(b, (int64_t)v * c->m->lanes), key, j);
+            const ir_expr *sees = ql_is_visible(c, &sights[v], ir_idx(b, (int64_t)v * c->m->lanes), key, j);
             const ir_expr *z = ir_let(b, "z", mha_hide(c->m, sees, ir_load(b, score), -INFINITY));
             ir_store(b, score, z);
             update_maximum(c, t, v, z);

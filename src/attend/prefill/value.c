@@ -33,7 +33,7 @@ static const ir_expr *visible_bits(q_lanes *c, const q_lanes_tile *tile, const q
     const ir_expr *second = ir_let(b, "second", ir_min(b, ir_plus(b, first, 1), ir_plus(b, tile->to, -1)));
     for (int i = 0; i < 2; i++) {
         const ir_expr *j = i ? second : first, *key = ir_let(b, "key", ir_add(b, tile->first_key, j));
-        seen[i] = ql_sees(c, sight, at, key, j);
+        seen[i] = ql_is_visible(c, sight, at, key, j);
     }
     const ir_expr *exists = ir_splat(b, ir_gt(b, second, first), c->m->lanes);
     return mha_seen_bits(c->m, seen[0], ir_and(b, seen[1], exists));
@@ -46,7 +46,7 @@ static const ir_expr *where_visible(q_lanes *c, const q_lanes_tile *tile, const 
     const q_lanes_sight sight = ql_sight(c, tile, at);
     if (c->v->by_pairs) return mha_where_seen(c->m, ql_kind(c), visible_bits(c, tile, &sight, at, j), x);
     const ir_expr *key = ir_let(c->b, "key", ir_add(c->b, tile->first_key, j));
-    return mha_where_seen(c->m, ql_kind(c), ql_sees(c, &sight, at, key, j), x);
+    return mha_where_seen(c->m, ql_kind(c), ql_is_visible(c, &sight, at, key, j), x);
 }
 
 /* Adds V^T P^T of j: a key, or a pair of keys, of the tile. */
