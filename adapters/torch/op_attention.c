@@ -53,7 +53,7 @@ static bool bind_new(op_call *call, const char *name, const torch_view *fresh, i
 static bool bind_scale(op_call *call, const char *name, bool given, const torch_view *scale,
                        attune_mutable_view *view) {
     const bool wanted = call->kind.k_dtype == ATTUNE_I8;
-    if (!wanted) return !given || op_fail(call, "%s goes with caches of int8 only", name);
+    if (!wanted) return !given || op_fail(call, "%s needs a cache of int8", name);
     if (!given) return op_fail(call, "caches of int8 need %s, float32 of [batch, kv heads, capacity]", name);
     if (scale->dtype != torch.f32 || scale->rank != 3) return op_fail(call, "%s must be float32 of 3 dims", name);
     if (!op_check_size(call, name, scale, 0, call->batch) || !op_check_size(call, name, scale, 1, call->kv_heads) ||

@@ -9,7 +9,7 @@ trap 'rm -rf "$work"' EXIT
 attune=$ATTUNE
 minilm=examples/minilm
 layer=(--q $minilm/q.npy --k $minilm/k.npy --v $minilm/v.npy)
-off='wrong beside the f64 reference: out is off at element 7: .* \(limit '
+off='wrong, compared with the f64 reference: out is off at element 7: .* \(limit '
 
 cat >"$work/spoil.c" <<'C'
 #define _GNU_SOURCE

@@ -325,10 +325,10 @@ static int print_json(const run_options *o, const char *problem, const char *sch
 
 /* ---- The command ---- */
 
-/* What a check has found, in one sentence for each of the two comparisons. */
+/* Prints the result of a check: one sentence for each of the two comparisons. */
 static bool passes(const run_report *r) {
     if (!r->same_bits) tool_error("machine code and interpreter differ: %s", r->difference);
-    if (r->is_wrong) tool_error("wrong beside the f64 reference: %s", r->reason);
+    if (r->is_wrong) tool_error("wrong, compared with the f64 reference: %s", r->reason);
     return r->same_bits && !r->is_wrong;
 }
 

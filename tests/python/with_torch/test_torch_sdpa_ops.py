@@ -278,7 +278,7 @@ BAD = [
     (lambda: attention(Q, K, V, causal_align=""), 'causal_align is ""'),
     (lambda: append(Q, K[:, :, :5], V[:, :, :5], K, V, None, None, LENS), r"kv_lens\[0\] is 3; with the 5 new keys"),
     (lambda: append(Q, K, V, K.to(torch.int8), V.to(torch.int8), None, None, LENS), "int8 need k_scale"),
-    (lambda: append(Q, K, V, K, V, torch.zeros(2, 2, 9), None, LENS), "k_scale goes with caches of int8 only"),
+    (lambda: append(Q, K, V, K, V, torch.zeros(2, 2, 9), None, LENS), "k_scale needs a cache of int8"),
     (lambda: append(Q, K.double(), V, K, V, None, None, LENS), "k_new must have the dtype of the cache"),
 ]
 
