@@ -188,7 +188,7 @@ static long double scale_of_row(const reading *r, const entry *e, const ref_form
     return ref_load(t->dtype, scale->data, key_place(r, e, scale, head, j) + number * t->strides[3]);
 }
 
-/* What the code of a column is multiplied by. */
+/* The scale by which the quantised value of a column is multiplied. */
 static long double scale_of_column(const reading *r, const entry *e, const ref_format *f, const view *cache,
                                    const view *scale, int64_t head, int64_t j, int64_t column) {
     if (f->is_inline) return ref_inline_scale(f, cache->data, key_place(r, e, cache, head, j), column);
@@ -423,7 +423,7 @@ typedef struct coding {
     long double least; /* of the run, or of the column; 0: codes have a sign */
 } coding;
 
-/* What the call that is checked has put into column c; NaN: nobody knows. */
+/* The value that the checked call has stored in column c; NaN: unknown. */
 static long double taken_at(const coding *c, int64_t column) {
     const attune_tensor *const t = c->cache->tensor;
     if (!c->taken->data) return (long double)NAN;
@@ -469,12 +469,12 @@ static long double code_of(const coding *c, long double x) {
 
 static long double half(long double x) { return (long double)(_Float16)(float)x; }
 
-/* A scale or a least number. */
+/* A scale or a minimum, rounded as the cache stores it. */
 static long double as_stored(const coding *c, long double x) { return c->format->is_inline ? half(x) : (float)x; }
 
 static long double subtracted(const coding *c, long double x, long double y) { return narrowed(c, x - y); }
 
-/* Of the largest and the smallest number. */
+/* The scale that follows from the largest and the smallest number of a run. */
 static long double scale_of_extremes(const coding *c, long double most, long double least) {
     if (c->format->has_least) return as_stored(c, divided(c, subtracted(c, most, least), largest_code(c)));
     const long double extreme = most >= -least ? most : least;
@@ -502,7 +502,7 @@ static long double error_of_quotient(const coding *c, long double x, long double
     enum { ROUNDINGS = 4 };
     if (c->error == 0) return 0;
     if (fabs(scale) < FLT_MIN) return (long double)INFINITY;
-    const int errors = c->format->has_least ? 4 : 2; /* the least number is off as well */
+    const int errors = c->format->has_least ? 4 : 2; /* the minimum is off as well */
     const double epsilon = c->is_double ? DBL_EPSILON : (double)FLT_EPSILON;
     return errors * c->error / fabs(scale) + ROUNDINGS * epsilon * fabs(x);
 }

@@ -82,7 +82,7 @@ void ref_mark_seen(const ref_call *call, const ref_seen *seen);
 /* One number of a tensor of any dtype, by its index into the storage; of a quantised cache a code. */
 long double ref_load(attune_dtype dtype, const void *storage, int64_t index);
 void ref_store(attune_dtype dtype, void *storage, int64_t index, long double value);
-/* As a tensor of this type would give it back. */
+/* The value after it was stored in a tensor of this type and loaded again. */
 long double ref_rounded(attune_dtype dtype, long double value);
 size_t ref_dtype_bytes(attune_dtype dtype);
 

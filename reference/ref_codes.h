@@ -13,11 +13,11 @@ typedef struct ref_format {
     bool is_packed; /* rows are bytes */
     bool by_group;  /* runs of columns have a scale: of group columns, of 32 inline, or of all of a key */
     bool by_channel;
-    bool is_inline; /* their scales lie among the codes */
-    bool has_least; /* and so does the least number of a run, from which codes count; else it lies after the scales */
+    bool is_inline; /* their scales lie among the quantised values */
+    bool has_least; /* and so does the minimum of a run, which is added; else it lies after the scales */
 } ref_format;
 
-/* Of a problem whose defaults are filled in, or whose K and V are no codes. */
+/* The problem has its defaults filled in, or K and V are not quantised. */
 ref_format ref_format_of(const attune_problem *p, bool is_k);
 
 /* Columns that share a scale: a run. */
@@ -37,9 +37,9 @@ int64_t ref_tokens(const ref_format *f, int64_t rows);
 /* The code of a column; `row` is the index of the row's first element, `step` the stride of columns that are not
  * packed. */
 long double ref_code(const ref_format *f, const void *storage, int64_t row, int64_t step, int64_t column);
-/* Puts a code into a row that lies by itself, an array of elements. */
+/* Puts a quantised value into a row of its own, an array of elements. */
 void ref_put_code(const ref_format *f, long double *row, int64_t column, long double code);
-/* Scales inline, in the same two places; and least numbers, 0 where a format has none. */
+/* Inline scales, in the same two places; and minima, 0 where a format has none. */
 long double ref_inline_scale(const ref_format *f, const void *storage, int64_t row, int64_t column);
 void ref_put_inline_scale(const ref_format *f, long double *row, int64_t column, long double scale);
 long double ref_inline_least(const ref_format *f, const void *storage, int64_t row, int64_t column);

@@ -6,7 +6,7 @@
 
 #include "ref_attention.h"
 
-/* Where a function is asked. */
+/* Where a function is evaluated. */
 typedef struct ref_place {
     const ref_call *call;
     int64_t b, h, kv_h, q, kv, seq_q, seq_kv;

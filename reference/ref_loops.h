@@ -136,7 +136,7 @@ static void NAME(load_query)(const reading *r, const entry *e, int64_t head, int
     if (has_integers(r) && !NAME(encodes_keys)(r)) NAME(code_query)(r, row);
 }
 
-/* The scale of some columns, as the cache holds it, and their least number. */
+/* The scale of some columns, rounded as the cache stores it, and their minimum. */
 static long double NAME(scale_of_run)(const coding *c, const REAL *row, int64_t columns, long double *smallest) {
     const long double first = c->format->has_least ? narrowed(c, row[0]) : 0;
     long double most = first, least = first;

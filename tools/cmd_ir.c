@@ -82,7 +82,7 @@ static bool same_output(const ir_value *value, const void *other) {
     return true;
 }
 
-/* How the library is asked: a kernel of the virtual machine is run as one of machine code is. */
+/* The engine to pass to the library: kernels of the virtual machine run as machine code does. */
 static attune_engine ir_engine(const ir_options *o) {
     return o->engine == ATTUNE_ENGINE_VM ? ATTUNE_ENGINE_JIT : o->engine;
 }

@@ -120,7 +120,7 @@ static bool search(const tune_options *o, attune_context *context, tensors *t, b
     return is_good;
 }
 
-/* As text, or appended to the list. */
+/* Prints a report as text, or appends it to the list. */
 static bool tell(const tune_options *o, const attune_context *context, const tune_report *report, json_t *list) {
     const attune_tune_result *const r = &report->result;
     bool is_good = !r->wrong;

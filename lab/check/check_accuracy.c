@@ -55,7 +55,7 @@ static const work decode = {"one query",
 static const work block = {"block",
                            {"embed_dim=64,num_heads=4,seq_q=33", "embed_dim=256,num_heads=4,seq_q=128,is_causal=1",
                             "embed_dim=768,num_heads=12,num_kv_heads=4,seq_q=24", NULL}};
-/* Nothing is appended: chance decides which code, or number of bf16, a number in the middle of two becomes. */
+/* Nothing is appended: a number in the middle of two quantised values, or of two of bf16, may become either. */
 static const work cached = {"block over a cache",
                             {"batch=4,embed_dim=128,num_heads=4,seq_q=1,kv_projected=1,seq_kv=100",
                              "batch=3,embed_dim=512,num_heads=8,num_kv_heads=2,seq_q=2,kv_projected=1,seq_kv=300",

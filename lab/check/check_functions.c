@@ -181,7 +181,7 @@ static void put_number(const draft *d, text *t, int depth) {
     }
 }
 
-/* What is made of `inside`, whose error it does not enlarge. */
+/* Writes a function of `inside` that does not enlarge its error. */
 static void wrap_score(const draft *d, text *t, const char *inside) {
     const int cap = (int)draft_between(d, 1, 40);
     switch (draft_between(d, 0, 8)) {
@@ -246,7 +246,7 @@ static bool is_named(const attune_problem *p, const char *name) {
     return strstr(p->mask_mod, name) || strstr(p->score_mod, name) || strstr(p->prob_mod, name);
 }
 
-/* Every tensor must be used, and one that no function happens to name is asked for by the mask. */
+/* Every tensor must be used: the mask reads one that no other function happens to name. */
 static void use_tensors(draft *d) {
     text t = {d->p->mask_mod, ATTUNE_FUNCTION_BYTES, strlen(d->p->mask_mod)};
     for (int i = 0; i < ATTUNE_MAX_USER_TENSORS; i++) {

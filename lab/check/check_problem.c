@@ -340,7 +340,7 @@ static void draw_matmul_precision(const draft *of) {
 
 static attune_dtype panel_dtype(const draft *d) { return chance(d, 50) ? ATTUNE_BF16 : ATTUNE_F32; }
 
-/* Of K or V in panels. Elements of four bytes hold no codes, and codes have scales of heads or tokens. */
+/* Draws the type of packed K or V. Only int4 and int8 are quantised there, with scales of heads or tokens. */
 static void draw_panel_dtype(draft *d, attune_dtype *dtype, attune_scales *scales, int64_t *group) {
     const attune_dtype codes = chance(d, 40) ? ATTUNE_I4 : ATTUNE_I8;
     *dtype = chance(d, 30) ? codes : chance(d, 60) ? d->p->dtype : panel_dtype(d);
@@ -349,7 +349,7 @@ static void draw_panel_dtype(draft *d, attune_dtype *dtype, attune_scales *scale
     *scales = !multiplies(*dtype) ? ATTUNE_SCALES_DEFAULT : chance(d, 50) ? ATTUNE_SCALES_TOKEN : ATTUNE_SCALES_HEAD;
 }
 
-/* As many columns as units of K are whole. */
+/* Rounds columns up to whole units of packed K. */
 static int64_t dim_of_units(int64_t columns, attune_dtype dtype) {
     enum { BLOCK = 32 };
     const int64_t unit = dtype == ATTUNE_I4 ? BLOCK : dtype == ATTUNE_I8 ? 4 : dtype == ATTUNE_BF16 ? 2 : 1;

@@ -21,7 +21,7 @@ static void draw_strides(tool_random *random, const attune_tensor *t, int64_t *s
     if (!t->is_output && tool_random_chance(random, 10)) strides[tool_random_range(random, 0, 1)] = 0;
 }
 
-/* Of scales of groups, and of tokens with a least number. */
+/* Whether a key has a row of scales: by group, or one scale with a minimum. */
 static bool has_rows_of_scales(attune_scales scales) {
     return scales == ATTUNE_SCALES_GROUP || scales == ATTUNE_SCALES_GROUP_MIN || scales == ATTUNE_SCALES_TOKEN_MIN;
 }

@@ -26,7 +26,7 @@ static void note_kernel(void *user, const attune_event *event) {
         snprintf(out->tier0, sizeof out->tier0, "%.*s", (int)strcspn(event->message, " "), event->message);
 }
 
-/* What computes the problem where nothing is compiled and nothing is cached. */
+/* Tells what computes the problem if nothing can be compiled and no cache has the kernel. */
 static void look_into_tier0(const attune_problem *problem, why_output *out) {
     const attune_context_options options = {.struct_size = sizeof options,
                                             .cache_dir = "",

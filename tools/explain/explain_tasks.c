@@ -207,7 +207,8 @@ static bool look_at_call(attune_context *context, const attune_kernel *kernel, c
     return good;
 }
 
-/* As the library decides it: by causality, where a task has rows of a head. */
+/* Tasks of a head become shorter under causality if a task has rows of one head; the library decides it the same way.
+ */
 static int64_t falling_heads(const attune_problem *problem, const attune_kernel *kernel) {
     attune_problem p = *problem;
     attune_kernel_info info = {.struct_size = sizeof info};

@@ -1,4 +1,4 @@
-/* What the samples of a problem amount to: medians, shares, and whether they are figures at all. */
+/* Summarises the samples of a problem: medians, shares of peak and roofline, and whether they can be trusted. */
 #include "measure/bench.h"
 
 #include <stdlib.h>

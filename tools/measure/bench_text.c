@@ -2,7 +2,7 @@
 
 #include "common/table.h"
 
-/* Of a busy machine only the best sample is told: the least that the others have disturbed. */
+/* On a busy machine only the fastest sample is shown: other programs disturbed it least. */
 static void print_speed(table *t, const bench_entry *e) {
     char number[TABLE_NUMBER_BYTES];
     table_cell(t, "%s", e->is_busy ? BENCH_BUSY : table_time(e->median_us, number));

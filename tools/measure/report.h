@@ -1,5 +1,5 @@
-/* What `attune bench --report` says about the machine, for people who have others. No names of hosts, users or files.
- */
+/* The description of the machine in `attune bench --report`, which is made to be sent to others. It has no names of
+ * hosts, users or files. */
 #ifndef ATTUNE_TOOLS_REPORT_H
 #define ATTUNE_TOOLS_REPORT_H
 

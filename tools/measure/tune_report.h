@@ -1,4 +1,4 @@
-/* What `attune tune` tells of one problem. */
+/* The results of `attune tune` for one problem, as text and as JSON. */
 #ifndef ATTUNE_TOOLS_TUNE_REPORT_H
 #define ATTUNE_TOOLS_TUNE_REPORT_H
 

@@ -75,7 +75,7 @@ static double projection_flops(const tensors *t, const entry *e) {
     return 2 * (products + (double)p->low_rank * keys * (k + v));
 }
 
-/* Of other operators: their lengths are those of the call. */
+/* The work of operators other than attention, whose lengths are those of the call. */
 static double whole_flops(const tensors *t) {
     attune_problem whole = t->problem;
     whole.seq_q = settled(whole.seq_q, t->arguments.seq_q);

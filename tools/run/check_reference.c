@@ -297,7 +297,7 @@ static double lost_between(const attune_problem *p) {
     return all && (ref_is_block(p) || is_prepared(p)) ? epsilon_of(ATTUNE_BF16) : 0;
 }
 
-/* What a score may be off where Q becomes codes after it has been computed: any code may be one off. */
+/* How far a score may be off if Q is quantised after it has been computed: any quantised value may be one off. */
 static double lost_to_codes(const tensors *t, const ref_block_scale *block) {
     const attune_problem *const p = &t->problem;
     if (!p->integer || !(ref_is_block(p) || is_prepared(p))) return 0;
@@ -305,12 +305,12 @@ static double lost_to_codes(const tensors *t, const ref_block_scale *block) {
     const double largest = is_byte ? 127 : 127 * 128;
     const double of_query =
         scale_of(t) * longest_query(t, block) * sqrt((double)p->head_dim) / largest * longest_key(t, block);
-    /* So may any code of a key less the mean, which is twice as long at most. */
+    /* So may any value of a key, whose mean was subtracted, which makes it twice as long at most. */
     return ref_is_quantised(p->k_dtype) ? of_query : 4 * of_query;
 }
 
-/* What the sum of a row may be off, relatively, because probabilities are codes: as much as in the plain
- * implementation, or one code. */
+/* How far the sum of a row may be off, relatively, if probabilities are quantised: as far as in the plain
+ * implementation, or one quantised value. */
 static double lost_to_shares(const tensors *t, const ref_result *wanted, const ref_result *plain) {
     const tensor *const lse = tensors_find(t, "lse");
     if (t->problem.integer != ATTUNE_INTEGER_ALL || !lse || !wanted->lse) return 0;
@@ -322,8 +322,8 @@ static double lost_to_shares(const tensors *t, const ref_result *wanted, const r
     return most;
 }
 
-/* Of codes of numbers that may be off by `loss`. A reference that knows the caches has chosen the side that was taken;
- * else a code may be one off. Where the scale is a denormal anything may come. */
+/* The bound for quantised values of numbers that may be off by `loss`. A reference that knows the caches rounds as the
+ * call did; otherwise a quantised value may be one off. With a denormal scale any value is possible. */
 static bound bound_of_codes(const ref_format *f, double loss, bool is_known, input_kind inputs) {
     const bool is_i8 = f->dtype == ATTUNE_I8;
     if (loss > 0 && f->is_packed && (inputs == INPUT_DENORMAL || !is_known)) return (bound){.absolute = 255};

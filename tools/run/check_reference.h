@@ -15,13 +15,13 @@ typedef struct check_errors {
 
 void check_add_errors(check_errors *sum, const check_errors *errors);
 
-/* Tells the reference what a call has put into its caches; `after` has the same inputs, and its outputs. */
+/* Gives the reference the values that a call has stored in its caches. `after` has the same inputs, and its outputs. */
 void check_take_caches(ref_call *call, const tensors *after);
 
-/* What kind of inputs these are, of those that the limits tell apart. */
+/* The kind of the inputs, as far as limits differ by it. */
 input_kind check_kind_of(const tensors *t);
 
-/* Why no limits are known for a call of these inputs; NULL: they are. */
+/* Why no error limits are known for a call with these inputs; NULL: they are known. */
 const char *check_has_no_limits(const tensors *t, const ref_result *wanted);
 
 /* Element number i of a row-major walk through a tensor. */

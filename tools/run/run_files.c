@@ -134,7 +134,7 @@ static bool check_shapes(const attune_problem *p, const shapes *s) {
            (!p->embed_dim || check_block_shapes(p, s));
 }
 
-/* As many rows as a file has. A kernel for none does not exist, so that number is left to the call. */
+/* The rows of a file. No kernel is for 0 rows, so that number is left to the call. */
 static int64_t rows_of(const shape *s) { return s->dims[2] ? s->dims[2] : ATTUNE_DYNAMIC; }
 
 static void take_block_shapes(const attune_problem *said, const shapes *s, attune_problem *p) {

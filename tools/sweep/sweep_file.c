@@ -40,7 +40,7 @@ static bool agrees(const json_t *of_result, const json_t *of_file) {
     return !of_result || (of_file && json_equal(of_result, of_file));
 }
 
-/* What is wrong with the results of a file; NULL: nothing. */
+/* Checks the results of a file. Returns what is wrong, or NULL. */
 static const char *damage_of_results(const json_t *root) {
     const json_t *const results = json_object_get(root, "results"), *result;
     const json_t *const threads = json_object_get(json_object_get(root, "header"), "threads");
@@ -66,7 +66,7 @@ static const char *different(const json_t *a, const json_t *b, const char *const
     return NULL;
 }
 
-/* What is wrong with the members beside the results; NULL: nothing. */
+/* Checks the members other than the results. Returns what is wrong, or NULL. */
 static const char *damage_of_settings(const json_t *root) {
     const json_t *const cache = json_object_get(root, "cache");
     if (!json_is_integer(json_object_get(root, "schema"))) return "it has no schema";

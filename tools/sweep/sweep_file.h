@@ -46,7 +46,7 @@ bool sweep_file_is_whole(const char *path, const json_t *root);
 /* Whether two of them have the same settings and number of threads; false after a message. */
 bool sweep_file_is_comparable(const char *path, const json_t *a, const char *other, const json_t *b);
 
-/* What makes a machine another one, as text: CPU, instruction set, versions. Free it. NULL when out of memory. */
+/* What identifies a machine, as text: CPU, instruction set, versions. Free it. NULL when out of memory. */
 char *sweep_file_machine(const json_t *header);
 
 json_t *sweep_file_json(const sweep_file *file); /* a new reference to all of it */

@@ -22,7 +22,7 @@ void weights_file_close(weights_file *file) {
 }
 
 static const char *tensor_name(const weights_file *file, int id) {
-    /* What is a part of another has the name of that. */
+    /* A part of a packed tensor has the name of that tensor. */
     if (!file->match.has[id]) id = id < ATTUNE_Q_BIAS ? ATTUNE_QKV_WEIGHT : ATTUNE_QKV_BIAS;
     return file->source.names[file->match.index[id]];
 }
@@ -64,7 +64,8 @@ static bool divide(const weights_file *file, int id, const char *what, int64_t t
     return false;
 }
 
-/* Of one matrix for all three: their outputs are (num_heads + 2 num_kv_heads) head_dim, if all heads are as wide. */
+/* Finds the heads of one matrix for Q, K and V: it has (num_heads + 2 num_kv_heads) head_dim outputs, if all heads are
+ * equally wide. */
 static void split_packed(int64_t outputs, int64_t out_inputs, attune_problem *p) {
     if (p->num_heads < 1 || p->num_heads > outputs || p->num_kv_heads < 0 || p->num_kv_heads > outputs) return;
     if (p->head_dim < 0 || (p->head_dim_v && p->head_dim_v != p->head_dim)) return;

@@ -294,8 +294,8 @@ static bool is_expected(const weights_source *source, const weights_match *match
     return false;
 }
 
-/* What lies among the weights may change the result (bias_k, gates), or be a weight with a slip of the pen in its
- * name: neither may be passed over in silence. */
+/* Refuses tensors that the block does not use. They may change the result (bias_k, gates), or be a weight with a
+ * misspelt name. */
 static bool check_surplus(const weights_source *source, const weights_match *match, const convention *one,
                           const weights_request *request) {
     char text[SOME_NAMES_TEXT];

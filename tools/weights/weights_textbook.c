@@ -4,7 +4,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* What stands for the part of the block. */
+/* Words for each part of the block. */
 static const struct {
     attune_weight_id weight, bias;
     const char *words[10];
@@ -19,7 +19,7 @@ static const struct {
 };
 enum { NUM_PARTS = sizeof parts / sizeof *parts, NUM_WORDS = sizeof parts->words / sizeof *parts->words };
 
-/* What may stand before and after the word, in a layer's name. */
+/* What may precede and follow the word in a layer's name. */
 static const char *const frames[][2] = {{"", ""},        {"w_", ""},      {"w", ""},       {"w_", "s"},
                                         {"to_", ""},     {"fc_", ""},     {"linear_", ""}, {"proj_", ""},
                                         {"", "_proj"},   {"", "_linear"}, {"", "_layer"},  {"", "_projection"},

@@ -1,4 +1,4 @@
-/* What books, courses and home-made models call the weights of a block: query, W_k, value_proj, combine, fc ... */
+/* Names that books, courses and home-made models give a block's weights: query, W_k, value_proj, combine, fc ... */
 #ifndef ATTUNE_TOOLS_WEIGHTS_TEXTBOOK_H
 #define ATTUNE_TOOLS_WEIGHTS_TEXTBOOK_H
 
