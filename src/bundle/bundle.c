@@ -15,7 +15,7 @@
 /* ---- Compiling ---- */
 
 /* A context for one aim: as the caller's, with its tuning results and its compiler, and never its memory of kernels.
- * Every kernel is compiled, so entries of a pack are nothing to it. */
+ * Every kernel is compiled, so the files of a pack are not read. */
 static attune_status open_context(const attune_context *caller, const at_bundle_aim *aim, attune_context **context,
                                   at_error *err) {
     const attune_context_options options = {.struct_size = sizeof options,

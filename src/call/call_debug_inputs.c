@@ -165,7 +165,7 @@ static attune_status fail_packed(const packed_place *at, int64_t column, int64_t
                    (long long)((at->number - 1) * s->inputs + half), output);
 }
 
-/* Biases of codes and of pairs are f32, which fill a word. */
+/* Biases of quantised weights and of pairs are f32, which fill a word. */
 static attune_status check_packed_row(const packed_place *at, ir_elem elem, size_t word, at_error *err) {
     const bool is_bias = at->number == 0 && word == sizeof(float);
     const ir_elem own = is_bias ? IR_F32 : elem;

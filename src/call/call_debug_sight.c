@@ -1,5 +1,5 @@
 /* Which rows of a call's tensors can reach an output: those within lengths, of queries that attend to a key, and of
- * keys that some query attends to. Slow, so it is asked only about rows that hold something wrong. */
+ * keys that some query attends to. Slow, so it is called only for rows that hold something wrong. */
 #include "call/call_debug.h"
 #include "expr/evaluate.h"
 #include "problem/problem_sight.h"

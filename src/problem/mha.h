@@ -185,8 +185,8 @@ static inline int64_t mha_inline_bytes(attune_scales scales) {
 
 /* Bytes of a row of K or V with `columns` columns. */
 static inline int64_t mha_row_bytes(attune_dtype dtype, attune_scales scales, int64_t columns) {
-    const int64_t codes = dtype == ATTUNE_I4 ? columns / 2 : columns * mha_dtype_bytes(dtype);
-    return codes + (mha_is_packed(dtype, scales) ? columns / MHA_BLOCK_COLUMNS * mha_inline_bytes(scales) : 0);
+    const int64_t values = dtype == ATTUNE_I4 ? columns / 2 : columns * mha_dtype_bytes(dtype);
+    return values + (mha_is_packed(dtype, scales) ? columns / MHA_BLOCK_COLUMNS * mha_inline_bytes(scales) : 0);
 }
 static inline int64_t mha_k_row_bytes(const attune_problem *p) {
     return mha_row_bytes(p->k_dtype, p->k_scales, p->head_dim);

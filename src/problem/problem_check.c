@@ -320,8 +320,8 @@ static attune_status check_codes(const attune_problem *p, at_error *err) {
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "qk_norm_eps is %g, k_dtype %s, but keys are normalised before they are quantised: set seq_new",
                        p->qk_norm_eps, mha_dtype_name(p->k_dtype));
-    const bool codes = mha_is_quantised(p->k_dtype) || mha_is_quantised(p->v_dtype);
-    if (!codes || mha_has_caches(p)) return ATTUNE_OK;
+    const bool is_quantised = mha_is_quantised(p->k_dtype) || mha_is_quantised(p->v_dtype);
+    if (!is_quantised || mha_has_caches(p)) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_PROBLEM,
                    "%s is %s, but only a cache is quantised, and the block has none without seq_new or kv_projected",
                    mha_is_quantised(p->k_dtype) ? "k_dtype" : "v_dtype",

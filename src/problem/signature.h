@@ -49,7 +49,7 @@ typedef enum mha_size {
     MHA_HEAD_DIM_V,
     MHA_K_ROW_BYTES, /* of a packed cache, in the place of head_dim */
     MHA_V_ROW_BYTES,
-    MHA_K_GROUPS, /* scales of a row of K, and least numbers */
+    MHA_K_GROUPS, /* scales of a row of K, and minima */
     MHA_V_GROUPS,
     MHA_ROTARY_HALF, /* rotary_dim / 2 */
     MHA_NUM_PARTS,
@@ -119,7 +119,7 @@ typedef struct mha_tensor {
         *name; /* as the field of attune_arguments, and of the IR's parameter. Of a user's tensor: in the problem */
     attune_dtype dtype;
     ir_elem elem;   /* bool tensors are I8 in the IR: any byte but 0 is true */
-    bool is_packed; /* rows are bytes, with codes of which an element is none; dtype is i8 then */
+    bool is_packed; /* rows are bytes, with quantised values that are no elements; dtype is i8 then */
     int rank;
     mha_size dims[4];       /* of a broadcast dim of a mask: the full size, its stride being 0 */
     int access;             /* IR_IN, IR_OUT or both: k and v with seq_new are both */

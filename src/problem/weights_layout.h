@@ -15,8 +15,8 @@
  * 0 is 0: row 0 holds the biases as f32.
  *
  * Codes (w_dtype = i8 or i4) come in words of 32 bits, which are the blob's elements: a row of a panel has a word of
- * each column. Row 0 holds the biases as f32, then come scales, then codes; a last group of inputs that is not full is
- * filled with codes of 0:
+ * each column. Row 0 holds the biases as f32, then come scales, then quantised values; a last group of inputs that is
+ * not full is filled with quantised zeros:
  *
  *     row 1 + g / 2                      scales of groups g of inputs, f16, in the half g % 2 of the word
  *     row 1 + scale_rows + k / 4         i8: the code of input k, in the byte k % 4
@@ -49,7 +49,7 @@ typedef struct mha_packed_section {
     int64_t num_groups;
     int64_t panels; /* of each group, the last one too; a multiple of 4 */
     int64_t inputs; /* that share a row of a panel: 1; bf16: 2; i8: 4; i4: 8 */
-    int64_t unit;   /* elements of a column in a row: the inputs, or a word of codes */
+    int64_t unit;   /* elements of a column in a row: the inputs, or a word of quantised values */
     int64_t group;  /* inputs that share a scale; 0: there are no scales */
     int64_t scale_rows;
     int64_t rows;   /* of a panel, those of the bias and of scales included */
@@ -83,6 +83,6 @@ mha_packed_id mha_packed_id_of(const attune_problem *canonical, const mha_packed
 /* The identity that the same problem's layout has with kv_projected. */
 mha_packed_id mha_packed_id_without_kv(const attune_problem *canonical, const mha_packed_layout *layout);
 
-size_t mha_weight_bytes(attune_dtype dtype); /* of an element of the blob: one weight, or a word of codes */
+size_t mha_weight_bytes(attune_dtype dtype); /* of an element of the blob: one weight, or a word of quantised values */
 
 #endif

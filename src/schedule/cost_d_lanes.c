@@ -131,7 +131,7 @@ static double reading(const d_head *h, double arithmetic) {
     const double k = c->columns * c->k_bytes, v = c->columns_v * c->v_bytes, keys = h->row_tasks * h->keys;
     if (c->level == MHA_COST_L2) return keys * (k + v) / d->l2_rate * COST_OF(d_from);
     const double rate = c->level == MHA_COST_L3 ? d->l3_rate : d->memory_rate, time = keys * (k + v) / rate;
-    const double of_k = c->p->integer ? 0 : disorder(s->score_streams, s->score_keys); /* codes are one stream */
+    const double of_k = c->p->integer ? 0 : disorder(s->score_streams, s->score_keys); /* quantised K is one stream */
     const double of_v = c->p->integer == ATTUNE_INTEGER_ALL ? 0 : disorder(s->value_streams, s->value_keys);
     const double waiting = keys * (k * of_k + v * of_v) / rate;
     /* Each tile begins its streams anew. */

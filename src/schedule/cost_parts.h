@@ -41,7 +41,7 @@ static inline double cost_beyond(double bytes, double cache) {
 
 /* Cycles of the operations on a vector. */
 typedef struct cost_vector {
-    double multiply, dot, load, store, shuffle, byte_dot; /* dot: of pairs of bf16; byte_dot: of four codes */
+    double multiply, dot, load, store, shuffle, byte_dot; /* dot: of pairs of bf16; byte_dot: of four bytes */
 } cost_vector;
 
 enum { COST_DOT_CODES = 4 }; /* that a lane of a dot of bytes multiplies */

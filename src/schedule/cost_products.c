@@ -31,7 +31,7 @@ static double converting(const product *p) {
     return p->s->gemm_column_vectors * COST_OF(widen) * p->v.shuffle;
 }
 
-/* Vectors of codes are multiplied by their scales, too. */
+/* Vectors of quantised weights are multiplied by their scales, too. */
 static double multiplying(const product *p) {
     const double vectors = p->s->gemm_column_vectors, sums = p->s->gemm_rows * vectors;
     const double scaled = mha_has_quantised_weights(p->c->p) ? vectors * COST_OF(gemm_codes) * p->v.shuffle : 0;

@@ -41,7 +41,8 @@ void mha_schedule_settle(const attune_problem *canonical, const at_target *targe
 void mha_schedule_leave_choices(mha_schedule *schedule);
 void mha_schedule_leave_usual(const attune_problem *canonical, const at_target *target, const at_description *machine,
                               mha_schedule *schedule);
-/* The kv_tile of every schedule with integer=all. The sum of a plane of codes is exact in f32: 512 * 255 * 128 < 2^24.
+/* The kv_tile of every schedule with integer=all. The sum of a plane of quantised values is exact in f32: 512 * 255 *
+ * 128 < 2^24.
  */
 enum { MHA_INTEGER_KEYS = 512 };
 

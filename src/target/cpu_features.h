@@ -2,7 +2,7 @@
 #ifndef ATTUNE_TARGET_CPU_FEATURES_H
 #define ATTUNE_TARGET_CPU_FEATURES_H
 
-/* CPU features that matter to us, as bits of `required` and of cache entries. Part of the file format: append only.
+/* CPU features that matter to us, as bits of `required` and of cache files. Part of the file format: append only.
  * BMI2 stands for BMI1, BMI2, LZCNT and MOVBE together; AVX2 for AVX2 and POPCNT. */
 enum {
     AT_CPU_X86_64 = 1u << 0,

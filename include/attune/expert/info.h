@@ -75,7 +75,7 @@ ATTUNE_API void attune_drop_memory_cache(attune_context *context);
  * CPUID's family and model (MIDR on Arm), never by measuring. Each class has a description: numbers about a core and
  * its caches, by which schedules are chosen. Numbers that were given by hand make a class of their own, "custom-" and a
  * hash of all numbers, whose kernels and tuning results are used for no other class. Where nothing can be compiled
- * (ATTUNE_STRICT=1, no code generator), an entry of the cache for another class of the same instruction set, but no
+ * (ATTUNE_STRICT=1, no code generator), a cache file for another class of the same instruction set, but no
  * custom one, is used rather than failing. */
 typedef struct attune_machine_info {
     size_t struct_size;

@@ -39,13 +39,14 @@ const ir_expr *mha_hide(const mha_context *c, const ir_expr *sees, const ir_expr
  * later step needs them so. */
 bool mha_has_natural_scores(const attune_problem *p);
 
-/* The factor from scores to base-e exponents; 1 for natural scores, ln 2 with in_log2. Otherwise it is |softmax_scale|:
- * Q was multiplied by its sign (mha_query_sign), so that the largest score has the largest probability. */
+/* The factor from scores to base-e exponents; 1 for unscaled base-e scores, ln 2 with in_log2. Otherwise it is
+ * |softmax_scale|: Q was multiplied by its sign (mha_query_sign), so that the largest score has the largest
+ * probability. */
 const ir_expr *mha_score_scale(const mha_context *c);
 /* mha_score_scale times log2(e), for exp2. */
 const ir_expr *mha_score_log2e(const mha_context *c);
 /* The factor of Q: the sign of softmax_scale, or 0 if that is 0 in c->elem. It is only the sign, so that Q is not
- * rounded again. NULL: 1, also for natural scores. */
+ * rounded again. NULL: 1, also for unscaled base-e scores. */
 const ir_expr *mha_query_sign(const mha_context *c);
 /* Opens scale and sign in a phase, before anything uses them, if the call passes the scale; and the soft cap of a
  * general kernel. */

@@ -17,7 +17,7 @@
 const ir_expr *mha_exp(const mha_context *c, const ir_expr *score, const ir_expr *base);
 /* The same for results that are then rounded to bf16; relative error at most 2^-13. */
 const ir_expr *mha_short_exp(const mha_context *c, const ir_expr *score, const ir_expr *base);
-/* exp(score - lse), for natural scores. It may exceed 1 by rounding, or by far if lse belongs to other keys. */
+/* exp(score - lse), for unscaled base-e scores. It may exceed 1 by rounding, or by far if lse belongs to other keys. */
 const ir_expr *mha_probability(const mha_context *c, const ir_expr *score, const ir_expr *lse);
 
 /* ---- One tile ---- */
