@@ -130,7 +130,7 @@ mha_token mha_token_of(const mha_context *c, const ir_buffer *x, const ir_expr *
     if (c->p->is_ragged) return (mha_token){ir_idx(b, 0), row};
     if (ir_is(tokens, 1)) return (mha_token){row, ir_idx(b, 0)};
     if (!ir_is_const(tokens)) ir_assume(b, ir_ge(b, tokens, ir_idx(b, 1)));
-    const ir_expr *sequence = ir_let_index(b, "entry", x->dims[0], ir_div(b, row, tokens));
+    const ir_expr *sequence = ir_let_index(b, "sequence", x->dims[0], ir_div(b, row, tokens));
     return (mha_token){sequence, ir_let_index(b, "token", tokens, ir_sub(b, row, ir_mul(b, sequence, tokens)))};
 }
 
@@ -194,11 +194,11 @@ static const ir_expr *packed_scale(mha_context *c, const mha_gemm *g, const ir_e
 int64_t mha_inputs_of_step(const mha_packed_section *s) { return s->group ? s->group : s->inputs; }
 
 const mha_quantised_weights *mha_quantised_weights_of(const mha_block *block, mha_projection projection,
-                                                      mha_quantised_weights *codes) {
+                                                      mha_quantised_weights *weights) {
     const mha_packed_section *s = &block->layout.section[projection];
     const mha_quantised_left *left = &block->left[projection];
     if (!s->group) return NULL;
-    *codes =
-        (mha_quantised_weights){(int)s->inputs, (int)(s->group / s->inputs), left->codes ? left : NULL, packed_scale};
-    return codes;
+    *weights =
+        (mha_quantised_weights){(int)s->inputs, (int)(s->group / s->inputs), left->values ? left : NULL, packed_scale};
+    return weights;
 }

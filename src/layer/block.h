@@ -57,11 +57,11 @@ void mha_narrow_groups(const mha_context *c, mha_packed_section *s);
 /* start and right of a product with packed weights: of g->packed, or of several adjacent sections of the same width. */
 const ir_expr *mha_packed_bias(mha_context *c, const mha_gemm *g, const ir_expr *column, int lanes);
 const ir_expr *mha_packed_weight(mha_context *c, const mha_gemm *g, const ir_expr *k, const ir_expr *column, int lanes);
-/* Fills in how a projection's weights are packed: mha_gemm's inputs and codes. Returns NULL if they are not quantised,
- * else the struct that was passed. */
+/* Fills in how a projection's weights are packed: mha_gemm's inputs and quantised weights. Returns NULL if they are not
+ * quantised, else the struct that was passed. */
 int64_t mha_inputs_of_step(const mha_packed_section *s);
 const mha_quantised_weights *mha_quantised_weights_of(const mha_block *block, mha_projection projection,
-                                                      mha_quantised_weights *codes);
+                                                      mha_quantised_weights *weights);
 
 /* Whether the weights of `next` can be further column groups of the same product: same input, adjacent sections. */
 bool mha_block_continues(const mha_block *block, mha_projection which, mha_projection next);

@@ -34,7 +34,7 @@ static void store(mha_context *c, const mha_gemm *g, const ir_expr *row, const m
 static void multiply(mha_context *c, low_rank *l, const char *name) {
     mha_gemm g = {.name = name,
                   .num_outer = 2,
-                  .outer_names = {"entry", "kv_head"},
+                  .outer_names = {"sequence", "kv_head"},
                   .outer_counts = {c->params.size[MHA_BATCH], c->params.size[MHA_KV_HEADS]},
                   .rows = c->params.size[MHA_LOW_RANK],
                   .depth = l->left && ir_is_const(l->left->dims[2]) ? l->left->dims[2]->value.i : 1,

@@ -67,12 +67,12 @@ void mha_block_output(mha_block *block) {
     mha_context *c = block->c;
     if (c->p->no_out_projection) return;
     mha_packed_section *s = &block->layout.section[MHA_PROJECT_OUT];
-    mha_quantised_weights codes;
+    mha_quantised_weights quantised;
     mha_gemm g = {.name = "concatenated",
                   .rows = mha_tokens_of(c, c->params.tensor[MHA_OUT]),
                   .depth = s->depth,
                   .inputs = mha_inputs_of_step(s),
-                  .codes = mha_quantised_weights_of(block, MHA_PROJECT_OUT, &codes),
+                  .quantised = mha_quantised_weights_of(block, MHA_PROJECT_OUT, &quantised),
                   .num_groups = s->num_groups,
                   .group_columns = s->panels * MHA_PANEL,
                   .user = s,

@@ -157,12 +157,12 @@ static void project(mha_block *block, mha_projection first, mha_projection last)
     mha_context *c = block->c;
     const mha_packed_section *s = block->layout.section;
     projections p = {block, mha_input_of(c, first), first, last};
-    mha_quantised_weights codes;
+    mha_quantised_weights quantised;
     mha_gemm g = {.name = names[first],
                   .rows = mha_tokens_of(c, p.x),
                   .depth = s[first].depth,
                   .inputs = mha_inputs_of_step(&s[first]),
-                  .codes = mha_quantised_weights_of(block, first, &codes),
+                  .quantised = mha_quantised_weights_of(block, first, &quantised),
                   .group_columns = s[first].panels * MHA_PANEL,
                   .user = &p,
                   .packed = &s[first],

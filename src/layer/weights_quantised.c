@@ -126,13 +126,13 @@ static void put(uint32_t *row, int shift, uint32_t bits) { *row |= bits << shift
 static void pack_column(const mha_packed_section *s, const mha_packed_source *source, int64_t output, uint32_t *to) {
     enum { HALF = 16, BYTE = 8, NIBBLE = 4 };
     const bool is_i4 = s->inputs == 2 * NIBBLE;
-    uint32_t *const scales = to + MHA_PANEL, *const codes = scales + s->scale_rows * MHA_PANEL;
+    uint32_t *const scales = to + MHA_PANEL, *const values = scales + s->scale_rows * MHA_PANEL;
     group g;
     for (int64_t first = 0, n = 0; first < s->depth; first += s->group, n++) {
         find_group(s, source, output, first, is_i4, &g);
         put(scales + n / 2 * MHA_PANEL, (int)(n % 2) * HALF, g.scale);
         for (int64_t k = 0; k < s->group; k++) {
-            uint32_t *const row = codes + (first + k) / s->inputs * MHA_PANEL;
+            uint32_t *const row = values + (first + k) / s->inputs * MHA_PANEL;
             const int at = (int)(k % 4) * BYTE;
             if (is_i4)
                 put(row, at + (int)(k / 4 % 2) * NIBBLE, (uint32_t)g.code[k] & 15);

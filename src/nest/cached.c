@@ -7,7 +7,7 @@
 #include "nest/panel_rows.h"
 #include "nest/transpose.h"
 
-enum { COLUMNS = MHA_BLOCK_COLUMNS, HALF = COLUMNS / 2, NIBBLE_BITS = 4, NIBBLE = 15, ZERO_CODE = 8 };
+enum { COLUMNS = MHA_BLOCK_COLUMNS, HALF = COLUMNS / 2, NIBBLE_BITS = 4, NIBBLE = 15, ZERO_POINT = 8 };
 
 /* ---- Formats ---- */
 
@@ -105,7 +105,7 @@ static const ir_expr *load_nibbles(const mha_context *c, const mha_format *f, co
     const ir_expr *half = ir_div(b, ir_mod(b, column, ir_idx(b, COLUMNS)), ir_idx(b, HALF));
     if (!ir_is(half, 0)) bytes = shifted(c, bytes, ir_cast(b, IR_I32, ir_times(b, half, NIBBLE_BITS)));
     bytes = ir_apply(b, IR_AND, bytes, int_lanes(c, NIBBLE, lanes), NULL);
-    if (!mha_has_least(f->scales)) bytes = ir_sub(b, bytes, int_lanes(c, ZERO_CODE, lanes));
+    if (!mha_has_least(f->scales)) bytes = ir_sub(b, bytes, int_lanes(c, ZERO_POINT, lanes));
     return ir_cast(b, c->elem, bytes);
 }
 
@@ -136,13 +136,13 @@ static const ir_expr *load_scale(const mha_context *c, const mha_format *f, cons
 /* Dequantises: value * scale + minimum. With an f16 scale the product is exact, so the sum is rounded once, fused or
  * not. With an f32 scale the product is rounded first, on every target. */
 static const ir_expr *scaled(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
-                             const ir_expr *codes, const ir_expr *scale) {
-    const int lanes = codes ? codes->type.lanes : 1;
-    if (!mha_has_least(f->scales)) return ir_mul(c->b, codes, scale);
+                             const ir_expr *quantised, const ir_expr *scale) {
+    const int lanes = quantised ? quantised->type.lanes : 1;
+    if (!mha_has_least(f->scales)) return ir_mul(c->b, quantised, scale);
     if (mha_is_inline(f->scales))
-        return mha_madd(c, codes, scale, load_inline(c, f, row, column, MHA_INLINE_BYTES, lanes));
+        return mha_madd(c, quantised, scale, load_inline(c, f, row, column, MHA_INLINE_BYTES, lanes));
     const ir_expr *least = mha_load(c, mha_element_least(c, f, row, column, lanes));
-    return ir_add(c->b, ir_mul(c->b, codes, scale), mha_in_lanes(c, least, lanes));
+    return ir_add(c->b, ir_mul(c->b, quantised, scale), mha_in_lanes(c, least, lanes));
 }
 
 static const ir_expr *load_coded(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
@@ -154,8 +154,8 @@ static const ir_expr *load_coded(const mha_context *c, const mha_format *f, cons
         };
         return mha_concat(c->b, halves, 2, lanes / 2);
     }
-    const ir_expr *codes = load_quantised(c, f, row, column, lanes), *scale = load_scale(c, f, row, column, lanes);
-    return scale ? scaled(c, f, row, column, codes, scale) : codes;
+    const ir_expr *quantised = load_quantised(c, f, row, column, lanes), *scale = load_scale(c, f, row, column, lanes);
+    return scale ? scaled(c, f, row, column, quantised, scale) : quantised;
 }
 
 /* ---- Blocks of int4 by tables ---- */
@@ -165,8 +165,8 @@ bool mha_has_nibble_table(const mha_context *c) {
 }
 
 const ir_expr *mha_nibble_table(const mha_context *c) {
-    const ir_expr *codes = ir_ramp(c->b, ir_int(c->b, IR_I32, -ZERO_CODE), ir_int(c->b, IR_I32, 1), HALF);
-    return ir_let(c->b, "numbers", ir_cast(c->b, IR_F32, codes));
+    const ir_expr *quantised = ir_ramp(c->b, ir_int(c->b, IR_I32, -ZERO_POINT), ir_int(c->b, IR_I32, 1), HALF);
+    return ir_let(c->b, "numbers", ir_cast(c->b, IR_F32, quantised));
 }
 
 void mha_load_nibbles(const mha_context *c, const mha_row *row, const ir_expr *column, const ir_expr *table,
@@ -175,7 +175,7 @@ void mha_load_nibbles(const mha_context *c, const mha_row *row, const ir_expr *c
     const mha_format f = mha_format_of(c, row->buffer);
     const bool by_column = mha_is_by_channel(f.scales);
     const ir_expr *scale = by_column ? NULL : load_scale(c, &f, row, column, HALF);
-    if (mha_has_least(f.scales)) table = ir_add(b, table, mha_number(c, ZERO_CODE, HALF));
+    if (mha_has_least(f.scales)) table = ir_add(b, table, mha_number(c, ZERO_POINT, HALF));
     if (scale) table = ir_let(b, "numbers", scaled(c, &f, row, column, table, scale));
     const ir_expr *bytes = ir_load(b, bytes_at(c, &f, row, byte_of(c, &f, column, HALF), HALF));
     bytes = ir_let(b, "nibbles", ir_cast(b, IR_I32, bytes));

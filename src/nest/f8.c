@@ -68,9 +68,9 @@ static const ir_expr *unpack(const mha_context *c, const ir_expr *x, const ir_ex
 }
 
 /* Words of bf16 as pairs in i32. */
-static void as_words(const mha_context *c, const mha_f8_table *table, const ir_expr *codes, const ir_expr *out[2]) {
+static void as_words(const mha_context *c, const mha_f8_table *table, const ir_expr *quantised, const ir_expr *out[2]) {
     ir_builder *b = c->b;
-    const ir_expr *bits = ir_let(b, "codes", ir_bitcast(b, IR_I32, codes));
+    const ir_expr *bits = ir_let(b, "quantised", ir_bitcast(b, IR_I32, quantised));
     const ir_expr *index = ir_bitcast(b, IR_I8, bits);
     const ir_expr *low = ir_let(b, "low", ir_lookup(b, table->low[0], table->low[1], index));
     const ir_expr *high = ir_bitcast(b, IR_I32, ir_lookup(b, table->high[0], table->high[1], index));
@@ -79,16 +79,16 @@ static void as_words(const mha_context *c, const mha_f8_table *table, const ir_e
     for (int i = 0; i < 2; i++) out[i] = ir_bitcast(b, IR_I32, unpack(c, low, high, i));
 }
 
-void mha_f8_as_bf16(const mha_context *c, const mha_f8_table *table, const ir_expr *codes, const ir_expr *out[2]) {
-    as_words(c, table, codes, out);
+void mha_f8_as_bf16(const mha_context *c, const mha_f8_table *table, const ir_expr *quantised, const ir_expr *out[2]) {
+    as_words(c, table, quantised, out);
     for (int i = 0; i < 2; i++) out[i] = ir_bitcast(c->b, IR_BF16, out[i]);
 }
 
-void mha_f8_as_f32(const mha_context *c, const mha_f8_table *table, const ir_expr *codes, const ir_expr *out[4]) {
+void mha_f8_as_f32(const mha_context *c, const mha_f8_table *table, const ir_expr *quantised, const ir_expr *out[4]) {
     enum { UPPER = -65536 };
     ir_builder *b = c->b;
     const ir_expr *words[2];
-    as_words(c, table, codes, words);
+    as_words(c, table, quantised, words);
     for (int i = 0; i < 2; i++) {
         const ir_expr *both = ir_let(b, "both", words[i]);
         out[2 * i] = ir_bitcast(b, IR_F32, shifted(c, IR_SHL, both, 16));

@@ -20,8 +20,8 @@ typedef struct mha_f8_table {
 mha_f8_table mha_f8_table_of(const mha_context *c, const ir_buffer *tables);
 
 /* 64 values. bf16: 2 vectors of 32; f32: 4 vectors of 16. */
-void mha_f8_as_bf16(const mha_context *c, const mha_f8_table *table, const ir_expr *codes, const ir_expr *out[2]);
-void mha_f8_as_f32(const mha_context *c, const mha_f8_table *table, const ir_expr *codes, const ir_expr *out[4]);
+void mha_f8_as_bf16(const mha_context *c, const mha_f8_table *table, const ir_expr *quantised, const ir_expr *out[2]);
+void mha_f8_as_f32(const mha_context *c, const mha_f8_table *table, const ir_expr *quantised, const ir_expr *out[4]);
 /* The pairs (x[i], y[i]) as bf16: 4 vectors of 16 pairs. */
 void mha_f8_as_pairs(const mha_context *c, const mha_f8_table *table, const ir_expr *x, const ir_expr *y,
                      const ir_expr *out[4]);

@@ -66,7 +66,7 @@ static void row_of_tiles(const mha_gemm_task *c, int64_t rows, const ir_expr *ba
     IR_LOOP(b, n, ir_for_begin(b, "column_tile", ir_idx(b, 0), ir_idx(b, tiles), 1, false)) {
         t.column = ir_times(b, n, columns);
         /* Quantised rows have been copied already. */
-        if (first && c->g->left && !c->left.codes)
+        if (first && c->g->left && !c->left.values)
             t.num_next = find_rows(c, ir_plus(b, first, c->rows), n, tiles, t.next);
         if (first && c->g->result) prefetch_results(c, first, n, tiles);
         mha_gemm_build_tile(c, &t, from, to);
@@ -94,7 +94,7 @@ static void load_rows(const mha_gemm_task *c, const ir_expr *rows, const ir_expr
         const ir_expr *row = ir_add(b, ir_add(b, c->first, at), r);
         row = ir_let_index(b, "row", c->g->rows, ir_min(b, ir_plus(b, c->g->rows, -1), row));
         const ir_expr *slab_at = ir_add(b, base, r);
-        if (c->left.codes) {
+        if (c->left.values) {
             mha_copy_left(c->m, &c->encoded, row, &c->left, slab_at);
             continue;
         }
@@ -228,7 +228,7 @@ static void open_task(mha_gemm_task *c, mha_gemm *g) {
     c->first = ir_let(b, "first", ir_times(b, task, c->task_rows));
     c->count = ir_let(b, "count", ir_min(b, ir_idx(b, c->task_rows), ir_sub(b, g->rows, c->first)));
     const int64_t rows = c->one_pass ? c->rows : c->task_rows;
-    if (c->encoded.codes)
+    if (c->encoded.values)
         c->left = mha_left_scratch(c->m, &c->encoded, rows);
     else
         c->slab = ir_scratch(b, g->name, c->elem, 2, (int64_t[]){rows, slab_row(c)});
@@ -237,8 +237,8 @@ static void open_task(mha_gemm_task *c, mha_gemm *g) {
 
 void mha_gemm_phase(mha_context *m, mha_gemm *g) {
     mha_gemm_task c = task_of(m, g);
-    if (g->codes && g->codes->left) {
-        c.encoded = *g->codes->left;
+    if (g->quantised && g->quantised->left) {
+        c.encoded = *g->quantised->left;
         encode_rows(&c);
     }
     IR_PHASE(c.b) {

@@ -53,10 +53,10 @@ struct mha_gemm {
     int64_t depth;                       /* columns of A, rows of B; >= 1 */
     int64_t inputs; /* rows of B in a step of the depth, which is padded with zeros: 1, 2 for pairs of bf16, or as many
                        as share scales */
-    const mha_quantised_weights *codes; /* NULL unless B is quantised values and scales */
-    int64_t num_groups;                 /* groups of columns of C */
-    int64_t group_columns;              /* columns that a task computes: whole register tiles */
-    const ir_expr *column_group;        /* of the task, set when the phase is open */
+    const mha_quantised_weights *quantised; /* NULL unless B is quantised values and scales */
+    int64_t num_groups;                     /* groups of columns of C */
+    int64_t group_columns;                  /* columns that a task computes: whole register tiles */
+    const ir_expr *column_group;            /* of the task, set when the phase is open */
     void *user;
     const struct mha_packed_section *packed; /* NULL unless start and right are packed weights (layer/block.h) */
     /* Copies row `row` of A, [0 … depth - 1], to the row `to` of scratch. It may be called for a row more than once. */
@@ -66,7 +66,7 @@ struct mha_gemm {
     mha_token (*locate)(mha_context *c, const mha_gemm *g, const ir_expr *row);
     const ir_access *(*left)(mha_context *c, const mha_gemm *g, const mha_token *token, const ir_expr *k);
     /* `lanes` neighbours of start, and of B[k], from column `column` of the group on; lanes divides column and 64. If
-     * inputs is 2: bf16 pairs of B[2k] and B[2k + 1]. If B is quantised: words of B[k * codes->inputs] and the rows
+     * inputs is 2: bf16 pairs of B[2k] and B[2k + 1]. If B is quantised: words of B[k * quantised->inputs] and the rows
      * after it. */
     const ir_expr *(*start)(mha_context *c, const mha_gemm *g, const ir_expr *column, int lanes);
     const ir_expr *(*right)(mha_context *c, const mha_gemm *g, const ir_expr *k, const ir_expr *column, int lanes);

@@ -17,21 +17,21 @@ static const ir_expr *int_lanes(const mha_context *c, int32_t value, int lanes) 
 }
 
 mha_quantised_left mha_quantised_left_of(const mha_context *c, const ir_expr *rows, int64_t steps, int64_t inputs,
-                                         int codes) {
+                                         int values) {
     enum { WORD_BITS = 32 };
     ir_builder *b = c->b;
     const ir_expr *const by_step[] = {rows, ir_idx(b, steps)}, *const by_input[] = {rows, ir_idx(b, steps * inputs)};
-    return (mha_quantised_left){.codes = ir_shared(b, "left_codes", IR_I8, 2, by_input),
+    return (mha_quantised_left){.values = ir_shared(b, "quantised_left", IR_I8, 2, by_input),
                                 .scales = ir_shared(b, "left_scales", c->elem, 2, by_step),
                                 .starts = ir_shared(b, "left_starts", IR_I32, 2, by_step),
                                 .steps = steps,
                                 .inputs = inputs,
-                                .turned = 1 << (WORD_BITS / codes - 1)};
+                                .turned = 1 << (WORD_BITS / values - 1)};
 }
 
 mha_quantised_left mha_left_scratch(const mha_context *c, const mha_quantised_left *all, int64_t rows) {
     mha_quantised_left some = *all;
-    some.codes = ir_scratch(c->b, "codes_of_rows", IR_I8, 2, (int64_t[]){rows, all->steps * all->inputs});
+    some.values = ir_scratch(c->b, "quantised_rows", IR_I8, 2, (int64_t[]){rows, all->steps * all->inputs});
     some.scales = ir_scratch(c->b, "scales_of_rows", c->elem, 2, (int64_t[]){rows, all->steps});
     some.starts = ir_scratch(c->b, "starts_of_rows", IR_I32, 2, (int64_t[]){rows, all->steps});
     return some;
@@ -48,7 +48,7 @@ static void copy_elements(const mha_context *c, const ir_buffer *from, const ir_
 void mha_copy_left(const mha_context *c, const mha_quantised_left *from, const ir_expr *row,
                    const mha_quantised_left *to, const ir_expr *to_row) {
     enum { LEAST_GROUP = 32 };
-    copy_elements(c, from->codes, row, to->codes, to_row, from->steps * from->inputs, LEAST_GROUP);
+    copy_elements(c, from->values, row, to->values, to_row, from->steps * from->inputs, LEAST_GROUP);
     copy_elements(c, from->scales, row, to->scales, to_row, from->steps, 1);
     copy_elements(c, from->starts, row, to->starts, to_row, from->steps, 1);
 }
@@ -65,7 +65,7 @@ static const ir_expr *encode_group(const mha_context *c, const mha_quantised_lef
         const ir_expr *x = mha_over_scale(c, mha_load(c, mha_row_access(c, from, at, lanes)), scale, usable);
         x = ir_min(b, mha_number(c, LARGEST, lanes), ir_max(b, mha_number(c, -LARGEST, lanes), x));
         const ir_expr *code = ir_let(b, "code", ir_cast(b, IR_I32, ir_rint(b, x)));
-        ir_store(b, ir_at(b, left->codes, lanes, 2, row, ir_add(b, first, at)), ir_cast(b, IR_I8, code));
+        ir_store(b, ir_at(b, left->values, lanes, 2, row, ir_add(b, first, at)), ir_cast(b, IR_I8, code));
         ir_store(b, sum, ir_add(b, ir_load(b, sum), code));
     }
     return ir_reduce(b, IR_ADD, ir_let(b, "code_lanes", ir_load(b, sum)));

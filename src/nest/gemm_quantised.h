@@ -13,16 +13,16 @@
 #include "nest/rows.h"
 
 typedef struct mha_quantised_left {
-    const ir_buffer *codes;  /* [rows, steps * inputs] i8; NULL: the left factor is not quantised */
+    const ir_buffer *values; /* [rows, steps * inputs] i8; NULL: the left factor is not quantised */
     const ir_buffer *scales; /* [rows, steps] c->elem */
     const ir_buffer *starts; /* [rows, steps] i32 */
     int64_t steps, inputs;
     int32_t turned; /* what flipping the sign bit adds to a value of B */
 } mha_quantised_left;
 
-/* Declares shared memory for `rows` rows. `codes`: values in a word of B. */
+/* Declares shared memory for `rows` rows. `values`: those in a word of B. */
 mha_quantised_left mha_quantised_left_of(const mha_context *c, const ir_expr *rows, int64_t steps, int64_t inputs,
-                                         int codes);
+                                         int values);
 /* Scratch for some of the rows; and copies a row to it. */
 mha_quantised_left mha_left_scratch(const mha_context *c, const mha_quantised_left *all, int64_t rows);
 void mha_copy_left(const mha_context *c, const mha_quantised_left *from, const ir_expr *row,

@@ -78,7 +78,7 @@ static const ir_expr *code_of(const mha_gemm_task *c, const ir_expr *words, int 
     enum { BITS = 32, BYTE = 8, HALF = 4 };
     ir_builder *b = c->b;
     if (!words) return NULL;
-    const int bits = BITS / c->g->codes->inputs, first = input % HALF * BYTE + input / HALF * HALF;
+    const int bits = BITS / c->g->quantised->inputs, first = input % HALF * BYTE + input / HALF * HALF;
     const int lanes = words->type.lanes;
     const ir_expr *above = ir_splat(b, ir_int(b, IR_I32, BITS - bits - first), lanes);
     const ir_expr *below = ir_splat(b, ir_int(b, IR_I32, BITS - bits), lanes);
@@ -88,9 +88,9 @@ static const ir_expr *code_of(const mha_gemm_task *c, const ir_expr *words, int 
 /* The rows of B in the words k. */
 static void multiply_words(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *k, const ir_expr *const *scale) {
     ir_builder *b = c->b;
-    const int64_t vectors = t->product.vectors, inputs = c->g->codes->inputs;
+    const int64_t vectors = t->product.vectors, inputs = c->g->quantised->inputs;
     const ir_expr *words[MHA_MAX_VECTORS], *column = ir_times(b, k, inputs);
-    for (int64_t v = 0; v < vectors; v++) words[v] = ir_let(b, "codes", right_of(c, t, k, v));
+    for (int64_t v = 0; v < vectors; v++) words[v] = ir_let(b, "quantised", right_of(c, t, k, v));
     prefetch_right(c, t, k);
     prefetch_left(c, t, column);
     for (int input = 0; input < inputs; input++) {
@@ -103,13 +103,13 @@ static void multiply_words(const mha_gemm_task *c, mha_gemm_tile *t, const ir_ex
 /* A step is the rows of B that share scales. */
 static void multiply_quantised(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *from, const ir_expr *to) {
     ir_builder *b = c->b;
-    const mha_quantised_weights *codes = c->g->codes;
+    const mha_quantised_weights *quantised = c->g->quantised;
     const ir_expr *scale[MHA_MAX_VECTORS];
     IR_FOR(b, step, from, to, 1) {
         for (int64_t v = 0; v < t->product.vectors; v++)
-            scale[v] = ir_let(b, "scale", codes->scale(c->m, c->g, step, column_of(c, t, v), c->m->lanes));
-        IR_FOR(b, word, ir_idx(b, 0), ir_idx(b, codes->words), 1) {
-            multiply_words(c, t, ir_add(b, ir_times(b, step, codes->words), word), scale);
+            scale[v] = ir_let(b, "scale", quantised->scale(c->m, c->g, step, column_of(c, t, v), c->m->lanes));
+        IR_FOR(b, word, ir_idx(b, 0), ir_idx(b, quantised->words), 1) {
+            multiply_words(c, t, ir_add(b, ir_times(b, step, quantised->words), word), scale);
         }
     }
 }
@@ -117,25 +117,25 @@ static void multiply_quantised(const mha_gemm_task *c, mha_gemm_tile *t, const i
 /* The exact sums of a step. They begin with the correction for the flipped signs of B's values. */
 static void sum_words(const mha_gemm_task *c, mha_product *sums, const mha_gemm_tile *t, const ir_expr *step) {
     ir_builder *b = c->b;
-    const mha_quantised_weights *codes = c->g->codes;
+    const mha_quantised_weights *quantised = c->g->quantised;
     mha_product_begin(sums);
     for (int64_t r = 0; r < sums->rows; r++) {
         const ir_expr *start = mha_left_start(c->m, &c->left, ir_plus(b, t->base, r), step);
         for (int64_t v = 0; v < sums->vectors; v++) ir_store(b, mha_product_at(sums, r, v), start);
     }
-    IR_FOR(b, word, ir_idx(b, 0), ir_idx(b, codes->words), 1) {
-        const ir_expr *k = ir_add(b, ir_times(b, step, codes->words), word), *words[MHA_MAX_VECTORS];
-        const ir_expr *column = ir_times(b, k, codes->inputs);
-        for (int64_t v = 0; v < sums->vectors; v++) words[v] = ir_let(b, "codes", right_of(c, t, k, v));
+    IR_FOR(b, word, ir_idx(b, 0), ir_idx(b, quantised->words), 1) {
+        const ir_expr *k = ir_add(b, ir_times(b, step, quantised->words), word), *words[MHA_MAX_VECTORS];
+        const ir_expr *column = ir_times(b, k, quantised->inputs);
+        for (int64_t v = 0; v < sums->vectors; v++) words[v] = ir_let(b, "quantised", right_of(c, t, k, v));
         prefetch_right(c, t, k);
         prefetch_left(c, t, column);
-        for (int input = 0; input < codes->inputs; input += MHA_DOT4) {
+        for (int input = 0; input < quantised->inputs; input += MHA_DOT4) {
             for (int64_t v = 0; v < sums->vectors; v++)
-                mha_product_vector(sums, "right", v, mha_unsigned_values(c->m, words[v], codes->inputs, input));
+                mha_product_vector(sums, "right", v, mha_unsigned_values(c->m, words[v], quantised->inputs, input));
             for (int64_t r = 0; r < sums->rows; r++)
                 mha_product_repeat(
                     sums, "left", r,
-                    ir_at(b, c->left.codes, MHA_DOT4, 2, ir_plus(b, t->base, r), ir_plus(b, column, input)));
+                    ir_at(b, c->left.values, MHA_DOT4, 2, ir_plus(b, t->base, r), ir_plus(b, column, input)));
         }
     }
 }
@@ -149,7 +149,7 @@ static void multiply_integers(const mha_gemm_task *c, mha_gemm_tile *t, const ir
         sums.vectors_first = true;
         sum_words(c, &sums, t, step);
         for (int64_t v = 0; v < p->vectors; v++) {
-            const ir_expr *scale = c->g->codes->scale(c->m, c->g, step, column_of(c, t, v), c->m->lanes);
+            const ir_expr *scale = c->g->quantised->scale(c->m, c->g, step, column_of(c, t, v), c->m->lanes);
             scale = ir_let(b, "scale", scale);
             for (int64_t r = 0; r < p->rows; r++) {
                 const ir_expr *both = ir_mul(b, mha_left_scale(c->m, &c->left, ir_plus(b, t->base, r), step), scale);
@@ -253,9 +253,9 @@ void mha_gemm_build_tile(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr
     }
     mha_product_begin(&t->product);
     begin_tile(c, t);
-    if (c->left.codes)
+    if (c->left.values)
         multiply_integers(c, t, from, to);
-    else if (c->g->codes)
+    else if (c->g->quantised)
         multiply_quantised(c, t, from, to);
     else
         multiply(c, t, from, to);

@@ -143,17 +143,17 @@ const ir_expr *mha_byte_of_units(const mha_context *c, const ir_expr *units, int
 }
 
 const ir_expr *mha_nibble_of_units(const mha_context *c, const ir_expr *units, int byte, int half) {
-    enum { NIBBLE_BITS = 4, NIBBLE = 15, ZERO_CODE = 8 };
+    enum { NIBBLE_BITS = 4, NIBBLE = 15, ZERO_POINT = 8 };
     ir_builder *b = c->b;
     const int lanes = units ? units->type.lanes / UNIT_BYTES : 1, before = byte * BYTE_BITS + half * NIBBLE_BITS;
-    const ir_expr *codes = ir_bitcast(b, IR_I32, units);
-    if (before) codes = ir_apply(b, IR_SHR, codes, ir_splat(b, ir_int(b, IR_I32, before), lanes), NULL);
+    const ir_expr *quantised = ir_bitcast(b, IR_I32, units);
+    if (before) quantised = ir_apply(b, IR_SHR, quantised, ir_splat(b, ir_int(b, IR_I32, before), lanes), NULL);
     if (mha_has_nibble_table(c) && lanes == c->lanes) {
         const ir_expr *numbers = mha_nibble_table(c);
-        return ir_lookup(b, numbers, numbers, codes);
+        return ir_lookup(b, numbers, numbers, quantised);
     }
-    codes = ir_and(b, codes, ir_splat(b, ir_int(b, IR_I32, NIBBLE), lanes));
-    return ir_cast(b, c->elem, ir_sub(b, codes, ir_splat(b, ir_int(b, IR_I32, ZERO_CODE), lanes)));
+    quantised = ir_and(b, quantised, ir_splat(b, ir_int(b, IR_I32, NIBBLE), lanes));
+    return ir_cast(b, c->elem, ir_sub(b, quantised, ir_splat(b, ir_int(b, IR_I32, ZERO_POINT), lanes)));
 }
 
 /* The row's half of pairs of bf16, as f32: a bf16 is the upper half of an f32. */

@@ -143,7 +143,7 @@ static ir_kernel *build(at_arena *arena, const product *p, const at_target *targ
     o.o = ir_param_buffer(b, "o", p->elem, 3, o_dims, NULL, IR_OUT);
     mha_gemm g = {.name = "a_rows",
                   .num_outer = 1,
-                  .outer_names = {"entry"},
+                  .outer_names = {"sequence"},
                   .outer_counts = {outer},
                   .rows = rows,
                   .depth = p->depth,

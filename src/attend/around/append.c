@@ -16,7 +16,8 @@ static void append_quantised(mha_context *c, const mha_row *source, const mha_ro
     }
     const ir_elem elem = (ir_elem)target->buffer->type.elem;
     const int64_t elements = mha_row_elements(c, target->buffer, columns);
-    const mha_row quantised = {ir_scratch(c->b, "codes", elem, 2, (int64_t[]){1, elements}), {ir_idx(c->b, 0)}, NULL};
+    const mha_row quantised = {
+        ir_scratch(c->b, "quantised", elem, 2, (int64_t[]){1, elements}), {ir_idx(c->b, 0)}, NULL};
     coding.target = &quantised;
     mha_append_quantised(c, &coding);
     mha_copy_row(c, &quantised, target, 0, elements);
@@ -87,7 +88,7 @@ void mha_append(mha_context *c) {
     const bool has_number = !c->p->is_ragged || c->params.size[MHA_SEQ_NEW];
     const ir_expr *most = c->params.size[has_number ? MHA_SEQ_NEW : MHA_SEQ_Q];
     IR_PHASE(b) {
-        const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+        const ir_expr *number = ir_parallel(b, "sequence", c->params.size[MHA_BATCH]);
         const ir_expr *kv_head = ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
         const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, most));
         const mha_sequence e = mha_sequence_open(c, number);

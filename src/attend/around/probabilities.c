@@ -310,7 +310,7 @@ static void build_phase(probabilities *w) {
     const int64_t chunk = w->keys * SLICES_IN_A_CHUNK;
     const bool averages = c->p->weights_average;
     IR_PHASE(b) {
-        const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+        const ir_expr *number = ir_parallel(b, "sequence", c->params.size[MHA_BATCH]);
         const ir_expr *kv_head = averages ? NULL : ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
         const ir_expr *band = ir_parallel(b, "band", tasks_of(w, w->all_queries, w->queries));
         const ir_expr *chunk_number = ir_parallel(b, "chunk", tasks_of(w, w->all_keys, chunk));
@@ -342,7 +342,7 @@ static void build_phase(probabilities *w) {
 static void copy_lse(mha_context *c, const ir_buffer *lse) {
     ir_builder *b = c->b;
     IR_PHASE(b) {
-        const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+        const ir_expr *number = ir_parallel(b, "sequence", c->params.size[MHA_BATCH]);
         const ir_expr *head = ir_parallel(b, "head", c->params.size[MHA_HEADS]);
         IR_FOR(b, query, ir_idx(b, 0), c->params.size[MHA_SEQ_Q], 1) {
             ir_store(b, ir_at(b, lse, 1, 3, number, head, query),

@@ -107,7 +107,7 @@ void mha_prepare_row(mha_context *c, mha_tensor_id norm, const ir_expr *number, 
 static void prepare_queries(mha_context *c, const ir_buffer *source, const ir_buffer *target) {
     ir_builder *b = c->b;
     IR_PHASE(b) {
-        const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+        const ir_expr *number = ir_parallel(b, "sequence", c->params.size[MHA_BATCH]);
         const ir_expr *head = ir_parallel(b, "head", c->params.size[MHA_HEADS]);
         const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, c->params.size[MHA_SEQ_Q]));
         const mha_sequence e = mha_sequence_open(c, number);
@@ -128,7 +128,7 @@ void mha_rotary_op(mha_context *c) { prepare_queries(c, c->q, c->out); }
 static void prepare_keys(mha_context *c) {
     ir_builder *b = c->b;
     IR_PHASE(b) {
-        const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+        const ir_expr *number = ir_parallel(b, "sequence", c->params.size[MHA_BATCH]);
         const ir_expr *kv_head = ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
         const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, c->params.size[MHA_SEQ_KV]));
         const mha_sequence e = mha_sequence_open(c, number);

@@ -45,7 +45,7 @@ void dl_open_tables(d_lanes *d) {
 static const ir_expr *raw_columns(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key,
                                   const ir_expr *column) {
     const ir_expr *const *index = mha_kv_index(d->c, k_or_v, key);
-    return ir_let(d->b, "codes", mha_load_raw_columns(d->c, k_or_v, index, column, TOGETHER, TOGETHER));
+    return ir_let(d->b, "quantised", mha_load_raw_columns(d->c, k_or_v, index, column, TOGETHER, TOGETHER));
 }
 
 /* Converts columns of one key; vectors hold no pairs of keys. */

@@ -43,7 +43,7 @@ static void multiply_unit(d_lanes *d, key_tile *t, const ir_expr *unit) {
     const ir_expr *quantised[IR_MAX_LANES];
     for (int64_t v = 0; v < p->vectors; v++) {
         quantised[v] = ir_load(b, mha_panel_keys(d->c, &t->vector[v], number, d->lanes));
-        if (d->k_halves > 1) quantised[v] = ir_let(b, "codes", quantised[v]);
+        if (d->k_halves > 1) quantised[v] = ir_let(b, "quantised", quantised[v]);
         fetch_panel(d, &t->vector[v], ir_times(b, number, TOKENS * FOUR));
         mha_product_vector(p, "k", v, dl_unsigned_keys(d, quantised[v], 0));
     }
@@ -119,7 +119,7 @@ static void add_unit(d_lanes *d, value_tile *t, const mha_panel_unit *unit, cons
         const int64_t from = v / d->v_halves * d->lanes;
         const ir_expr *column = ir_plus(b, t->column, from);
         const ir_expr *quantised = mha_load_panel_values(d->c, unit, column, d->lanes, t->count - from);
-        if (d->v_halves > 1) quantised = ir_let(b, "codes", quantised);
+        if (d->v_halves > 1) quantised = ir_let(b, "quantised", quantised);
         for (int half = 0; half < d->v_halves; half++)
             mha_product_vector(p, "v", v + half, dl_value_factors(d, quantised, half));
         fetch_panel(d, &unit->row, ir_add(b, unit->at, ir_times(b, column, FOUR)));

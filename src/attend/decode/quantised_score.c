@@ -70,7 +70,7 @@ static void multiply_block(const d_lanes *d, quantised_tile *t, const ir_expr *n
     const ir_expr *column = ir_times(b, number, d->k_width), *quantised[IR_MAX_LANES];
     for (int64_t j = 0; j < p->vectors; j++) {
         quantised[j] = load_key(d, &t->key[j], column, count);
-        if (d->k_halves > 1) quantised[j] = ir_let(b, "codes", quantised[j]);
+        if (d->k_halves > 1) quantised[j] = ir_let(b, "quantised", quantised[j]);
     }
     for (int half = 0; half < d->k_halves; half++) {
         const ir_expr *block = ir_plus(b, ir_times(b, number, d->k_halves), half);

@@ -54,7 +54,7 @@ static const ir_expr *sums_are_zero(q_lanes *c, const q_lanes_tile *t) {
     }
     const ir_expr *total = ir_load(b, sum[0]);
     if (count > 1) total = ir_add(b, total, ir_load(b, sum[1]));
-    return ir_let(b, "is_harmless", ir_eq(b, ir_reduce(b, IR_ADD, total), mha_number(c->m, 0, 1)));
+    return ir_let(b, "is_finite", ir_eq(b, ir_reduce(b, IR_ADD, total), mha_number(c->m, 0, 1)));
 }
 
 void ql_find_finite(q_lanes *c, q_lanes_tile *t) {

@@ -36,7 +36,7 @@ static void alloc_quantised(q_lanes *c) {
     const int64_t rows[] = {c->max_stripes, c->stripe_rows};
     c->row_scale = ir_scratch(c->b, "row_scales", c->m->elem, 2, rows);
     c->row_mean = ir_scratch(c->b, "row_means", c->m->elem, 2, rows);
-    c->row_quantised = ir_scratch(c->b, "row_codes", IR_I8, 1, (int64_t[]){mha_quantised_columns(c->m)});
+    c->row_quantised = ir_scratch(c->b, "quantised_row", IR_I8, 1, (int64_t[]){mha_quantised_columns(c->m)});
     c->row_numbers = mha_row_numbers(c->m);
 }
 

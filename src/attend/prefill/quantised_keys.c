@@ -206,13 +206,13 @@ void mha_quantised_keys(mha_context *c) {
     ir_builder *b = c->b;
     if (!c->quantised_k.values) return;
     IR_PHASE(b) {
-        const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+        const ir_expr *number = ir_parallel(b, "sequence", c->params.size[MHA_BATCH]);
         const ir_expr *kv_head = ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
         const mha_sequence e = mha_sequence_open(c, number);
         average(c, &e, kv_head);
     }
     IR_PHASE(b) {
-        const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+        const ir_expr *number = ir_parallel(b, "sequence", c->params.size[MHA_BATCH]);
         const ir_expr *kv_head = ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
         const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, c->params.size[MHA_SEQ_KV]));
         const mha_sequence e = mha_sequence_open(c, number);

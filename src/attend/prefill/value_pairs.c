@@ -68,7 +68,7 @@ void mha_value_pairs(mha_context *c) {
     ir_builder *b = c->b;
     if (!c->v_pairs) return;
     IR_PHASE(b) {
-        const ir_expr *number = ir_parallel(b, "entry", c->v_pairs->dims[0]);
+        const ir_expr *number = ir_parallel(b, "sequence", c->v_pairs->dims[0]);
         const ir_expr *kv_head = ir_parallel(b, "kv_head", c->v_pairs->dims[1]);
         const ir_expr *task = ir_parallel(b, "task", ir_ceil_div(b, c->v_pairs->dims[2], PAIRS_OF_TASK));
         const mha_sequence e = mha_sequence_open(c, number);

@@ -37,7 +37,7 @@ static const ir_expr *start_of(const mha_context *c, mha_sequence *e) {
     ir_builder *b = c->b;
     if (!c->p->is_general) return e->number;
     const ir_expr *batches = c->params.size[MHA_Q_BATCH], *starts = c->params.size[MHA_STARTS];
-    e->batch = ir_let_index(b, "entry", batches, ir_min(b, e->number, ir_plus(b, batches, -1)));
+    e->batch = ir_let_index(b, "sequence", batches, ir_min(b, e->number, ir_plus(b, batches, -1)));
     const ir_expr *last = ir_max(b, ir_idx(b, 0), ir_plus(b, starts, -1));
     return ir_let_index(b, "start", ir_plus(b, c->params.size[MHA_Q_ENTRIES], -1), ir_min(b, e->number, last));
 }
