@@ -72,7 +72,7 @@ void at_disk_cache_reject(at_disk_cache *cache, const at_cache_file *cached, con
 /* Writes a cache file. The first valid one of several writers wins; what is damaged or cannot be read is replaced. */
 void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_cache_file *cached);
 
-/* Writes a cache file in the place of an older one, which stays if that fails. */
+/* Replaces an older cache file, which stays if that fails. */
 void at_disk_cache_replace(at_disk_cache *cache, const at_key *key, const at_cache_file *cached);
 
 /* Evicts down to the capacity, as writers do from time to time. */

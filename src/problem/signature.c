@@ -242,7 +242,7 @@ static bool is_paneled(const attune_problem *p, mha_tensor_id id) {
     return (id == MHA_K && p->k_layout == ATTUNE_LAYOUT_PANELS) || (id == MHA_V && p->v_layout == ATTUNE_LAYOUT_PANELS);
 }
 
-/* The dims of panels, in the place of those of rows. */
+/* The dims of panels instead of those of rows. */
 static mha_size dim_of_panels(const attune_problem *p, mha_tensor_id id, mha_size dim) {
     if (dim == MHA_BATCH) return p->page_size ? MHA_NUM_PAGES : dim;
     if (dim == MHA_SEQ_KV) return p->page_size ? MHA_PAGE_PANELS : MHA_PANELS;

@@ -21,7 +21,7 @@ typedef enum mha_size {
     MHA_Q_BATCH,   /* of a general ragged problem a run-time size: tensors of tokens have one batch or, called for a
                     * batch that is not ragged, those of MHA_BATCH sequences */
     MHA_STARTS,    /* the same: MHA_BATCH, or 0; then cu_seqlens_q has the one length of all sequences */
-    MHA_Q_ENTRIES, /* not a parameter: in the place of the next one for cu_seqlens_q of such a problem */
+    MHA_Q_ENTRIES, /* not a parameter: instead of the next one for cu_seqlens_q of such a problem */
     MHA_ENTRIES,   /* not a parameter: MHA_BATCH + 1, the length of cu_seqlens */
     MHA_SEQ_Q,     /* ragged: the longest */
     MHA_SEQ_KV, /* ragged or paged with run-time lengths: the longest. Where keys follow queries it is MHA_SEQ_Q and no
@@ -43,11 +43,11 @@ typedef enum mha_size {
     MHA_SOFT_CAP,   /* the same: the bits of its logits_soft_cap in f64 */
     /* From here on always known when compiling. */
     MHA_PAGE_PANELS,
-    MHA_K_PANEL, /* elements of a panel, in the place of head_dim */
+    MHA_K_PANEL, /* elements of a panel, instead of head_dim */
     MHA_V_PANEL,
     MHA_HEAD_DIM,
     MHA_HEAD_DIM_V,
-    MHA_K_ROW_BYTES, /* of a packed cache, in the place of head_dim */
+    MHA_K_ROW_BYTES, /* of a packed cache, instead of head_dim */
     MHA_V_ROW_BYTES,
     MHA_K_GROUPS, /* scales of a row of K, and minima */
     MHA_V_GROUPS,

@@ -91,7 +91,7 @@ void at_key_number_print(const uint8_t number[AT_KEY_NUMBER_BYTES], char text[AT
 
 /* ---- Arithmetic ---- */
 
-/* ed25519 as RFC 8032 has it; Monocypher's own signatures are with BLAKE2b in the place of SHA-512. */
+/* ed25519 as RFC 8032 has it; Monocypher's own signatures are with BLAKE2b instead of SHA-512. */
 static bool is_signed(const uint8_t signature[AT_SIGNATURE_BYTES], const at_public_key *key, const void *first,
                       size_t first_bytes, const void *second, size_t second_bytes) {
     uint8_t hash[AT_SHA512_BYTES], reduced[32];

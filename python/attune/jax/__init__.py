@@ -1,4 +1,4 @@
-"""attune inside JAX (0.5 or newer), on the CPU: a function in the place of jax.nn.dot_product_attention.
+"""attune inside JAX (0.5 or newer), on the CPU: a function to call instead of jax.nn.dot_product_attention.
 
     import attune.jax
     out = attune.jax.attention(query, key, value, is_causal=True)

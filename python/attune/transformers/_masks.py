@@ -3,7 +3,7 @@
 Every mask that this function returns is the complete boolean 4-D mask that transformers' SDPA would get, or None
 where SDPA would need none. So a mask is right wherever a model sends it, sliced or combined with others. Where the
 pattern is one that attune knows (causal, window, padding), a ``Hint`` is attached to the tensor. The attention
-function uses it in the place of the mask. A model that makes another tensor of the mask loses the hint, never the mask.
+function uses it instead of the mask. A model that makes another tensor of the mask loses the hint, never the mask.
 """
 
 from __future__ import annotations

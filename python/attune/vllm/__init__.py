@@ -136,7 +136,7 @@ def _forget_choices() -> None:
 
 
 def enable() -> bool:
-    """Puts attune's backend in the place of vLLM's for CPUs, for engines that this process makes from now on.
+    """Replaces vLLM's backend for CPUs by attune's, for engines that this process makes from now on.
 
     False, and one line in vLLM's log, if this vLLM lacks what the backend needs, or if attune itself does not work.
     Processes that vLLM starts read ATTUNE_VLLM=1, which this sets.

@@ -9,7 +9,7 @@
  *     key 2   [ a a a a a a a ] [ a a a a a a a ]            in all lanes of rows
  *
  *     P^T = exp(S^T - max)         in place, lane by lane: maximum, sum and factor of a row are lanes as well
- *     O^T = O^T * factor + V^T P^T the same picture with columns of V in the place of keys
+ *     O^T = O^T * factor + V^T P^T the same picture with columns of V instead of keys
  *     O   = O^T / sum              transposed at the end
  *
  *   row     one query row of one KV head; a sequence has seq_q * group of them, the heads of a group interleaved (row r
