@@ -209,11 +209,12 @@ static void try_kv_tile(search *t) {
 
 /* With a window or with many tiles, per-tile set-up dominates; under mask_mod V is searched for NaN, too. The cost
  * overestimates short tasks there: they were faster in measurements. So this is a rule. If there are few rows and not
- * few heads, a task is a whole head. */
+ * few heads, a task is a whole head. An open number of keys may be many tiles, all of which each task reads. */
 static void set_short_task(const search *t, mha_schedule *s) {
     enum { ONE_TILE = 1024, FEW = 4, FEW_ROWS = 64 };
     const int64_t vectors = s->score_row_vectors, fit = t->most_task_rows / (s->lanes * vectors);
-    const bool is_one = t->keys <= ONE_TILE && !mha_has_first_key(t->p) && !t->variant.has_mask_table;
+    const bool is_open = t->p->seq_kv == ATTUNE_DYNAMIC && !t->p->max_seq_kv && !t->p->low_rank;
+    const bool is_one = t->keys <= ONE_TILE && !is_open && !mha_has_first_key(t->p) && !t->variant.has_mask_table;
     const bool is_little = t->rows <= FEW_ROWS && t->heads >= t->threads;
     const int64_t all = ceil_div(t->rows, s->lanes * vectors);
     const int64_t stripes = is_one && is_little ? all : is_one ? 1 : max_of(min_of(FEW / vectors, fit), 1);
