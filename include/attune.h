@@ -77,6 +77,7 @@
  *     attune/expert/info.h      what a kernel is, statistics, the machine
  *     attune/expert/cache.h     the disk cache and packs
  *     attune/expert/bundle.h    kernels compiled ahead of time, for programs without attune
+ *     attune/expert/description.h  kernels of linear attention, the index and so on, by their descriptions as text
  *     attune/expert/ir.h        a kernel at each stage; the interpreter; kernels written in loop IR
  *     attune/expert/operator.h  operators of your own */
 #ifndef ATTUNE_H
@@ -100,6 +101,7 @@
 #include "attune/expert/info.h"
 #include "attune/expert/cache.h"
 #include "attune/expert/bundle.h"
+#include "attune/expert/description.h"
 #include "attune/expert/ir.h"
 #include "attune/expert/operator.h"
 

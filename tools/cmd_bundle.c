@@ -32,6 +32,9 @@ typedef struct bundle_options {
     bool is_shared, is_json, kernels_only;
     library libraries[2]; /* that of the first target first */
     size_t num_libraries;
+    attune_bundle_kernel *kernels; /* of attention */
+    attune_bundle_description *descriptions;
+    size_t num_kernels, num_descriptions;
 } bundle_options;
 
 static const struct argp_option options[] = {
@@ -191,14 +194,22 @@ static int write_files(const bundle_options *o) {
     return o->kernels_only ? TOOL_OK : write_file(o->header, files->header, files->header_bytes);
 }
 
-static int print_json(const bundle_options *o, const attune_context *context, const attune_bundle_kernel *kernels) {
-    json_t *const list = json_array(), *const libraries = json_array();
-    size_t bytes = 0;
-    for (size_t i = 0; list && i < o->list.count; i++) {
-        char *const problem = problem_text(kernels[i].problem);
-        json_array_append_new(list, json_pack("{s:s, s:s?}", "name", kernels[i].name, "problem", problem));
+static json_t *list_kernels(const bundle_options *o) {
+    json_t *const list = json_array();
+    for (size_t i = 0; list && i < o->num_kernels; i++) {
+        char *const problem = problem_text(o->kernels[i].problem);
+        json_array_append_new(list, json_pack("{s:s, s:s?}", "name", o->kernels[i].name, "problem", problem));
         free(problem);
     }
+    for (size_t i = 0; list && i < o->num_descriptions; i++)
+        json_array_append_new(
+            list, json_pack("{s:s, s:s}", "name", o->descriptions[i].name, "problem", o->descriptions[i].text));
+    return list;
+}
+
+static int print_json(const bundle_options *o, const attune_context *context) {
+    json_t *const list = list_kernels(o), *const libraries = json_array();
+    size_t bytes = 0;
     for (size_t i = 0; libraries && i < o->num_libraries; i++) {
         const library *const l = &o->libraries[i];
         bytes += l->files.library_bytes;
@@ -211,19 +222,20 @@ static int print_json(const bundle_options *o, const attune_context *context, co
     return json_print_for(context, 0, body);
 }
 
-static int make_and_write(bundle_options *o, attune_context *context, const attune_bundle_kernel *kernels) {
+static int make_and_write(bundle_options *o, attune_context *context) {
     int code = TOOL_OK;
     for (size_t i = 0; i < o->num_libraries && !code; i++) {
         attune_bundle_options wish = ATTUNE_BUNDLE_OPTIONS_INIT;
         wish.name = o->name;
         wish.targets = o->libraries[i].targets;
         wish.kernels_only = o->kernels_only;
-        if (!attune_bundle_make(context, &wish, kernels, o->list.count, &o->libraries[i].files)) continue;
+        wish.descriptions = o->descriptions, wish.num_descriptions = o->num_descriptions;
+        if (!attune_bundle_make(context, &wish, o->kernels, o->num_kernels, &o->libraries[i].files)) continue;
         tool_library_error(NULL);
         code = TOOL_FAILED;
     }
     if (!code) code = write_files(o);
-    if (!code && o->is_json) code = print_json(o, context, kernels);
+    if (!code && o->is_json) code = print_json(o, context);
     for (size_t i = 0; i < o->num_libraries; i++) {
         attune_free(context, o->libraries[i].files.library);
         attune_free(context, o->libraries[i].files.header);
@@ -234,21 +246,26 @@ static int make_and_write(bundle_options *o, attune_context *context, const attu
 /* Kernels without a name are k0, k1 and so on, by their place in the manifest. */
 static int bundle(bundle_options *o, attune_context *context) {
     const size_t count = o->list.count;
-    attune_bundle_kernel *const kernels = calloc(count, sizeof *kernels);
     char(*const numbered)[24] = calloc(count, sizeof *numbered);
     int code = TOOL_FAILED;
-    if (kernels && numbered) {
+    o->kernels = calloc(count, sizeof *o->kernels);
+    o->descriptions = calloc(count, sizeof *o->descriptions);
+    if (o->kernels && o->descriptions && numbered) {
         for (size_t i = 0; i < count; i++) {
             const manifest_entry *entry = &o->list.entries[i];
             snprintf(numbered[i], sizeof numbered[i], "k%zu", i);
-            kernels[i] =
-                (attune_bundle_kernel){entry->name ? entry->name : numbered[i], &entry->problem, entry->schedule};
+            const char *const name = entry->name ? entry->name : numbered[i];
+            if (entry->is_described)
+                o->descriptions[o->num_descriptions++] = (attune_bundle_description){name, entry->text};
+            else
+                o->kernels[o->num_kernels++] = (attune_bundle_kernel){name, &entry->problem, entry->schedule};
         }
-        code = make_and_write(o, context, kernels);
+        code = make_and_write(o, context);
     } else {
         tool_error("out of memory");
     }
-    free(kernels);
+    free(o->kernels);
+    free(o->descriptions);
     free(numbered);
     return code;
 }

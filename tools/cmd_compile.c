@@ -10,6 +10,8 @@ typedef struct compile_options {
     const char *problem, *schedule;
     tool_emission emission;
     bool json;
+    bool is_described;     /* the problem is a description, with one kernel */
+    attune_problem parsed; /* else */
 } compile_options;
 
 static const struct argp_option options[] = {
@@ -34,31 +36,45 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     }
 }
 
-static int emit(const compile_options *o, attune_context *context, const attune_problem *problem,
-                const char *schedule) {
+static int emit_stage(const compile_options *o, attune_context *context, attune_stage stage, void **data,
+                      size_t *bytes) {
+    const attune_status status = o->is_described ? attune_description_emit(context, o->problem, stage, data, bytes)
+                                                 : attune_emit(context, &o->parsed, o->schedule, stage, data, bytes);
+    return status ? tool_library_error(NULL) : TOOL_OK;
+}
+
+static int emit(const compile_options *o, attune_context *context) {
     void *data = NULL;
     size_t bytes = 0;
     int code = TOOL_OK;
     if (o->emission.dumps) {
-        if (attune_emit(context, problem, schedule, ATTUNE_STAGE_IR, &data, &bytes) != ATTUNE_OK)
-            return tool_library_error(NULL);
+        code = emit_stage(o, context, ATTUNE_STAGE_IR, &data, &bytes);
+        if (code != TOOL_OK) return code;
         code = tool_dump_passes(context, data);
         attune_free(context, data);
     }
     if (code != TOOL_OK || !o->emission.emits) return code;
-    if (attune_emit(context, problem, schedule, o->emission.stage, &data, &bytes) != ATTUNE_OK)
-        return tool_library_error(NULL);
+    code = emit_stage(o, context, o->emission.stage, &data, &bytes);
+    if (code != TOOL_OK) return code;
     code = tool_write_stage(o->emission.stage, o->emission.out, data, bytes);
     attune_free(context, data);
     return code;
 }
 
-static int show(const compile_options *o, const attune_context *context, const attune_problem *problem,
-                const attune_kernel_info *info, double us) {
+/* The text of the problem as the library has it; NULL: out of memory. */
+static char *whole_text(const compile_options *o) {
+    char *const text = o->is_described ? malloc(ATTUNE_DESCRIPTION_BYTES) : problem_text(&o->parsed);
+    if (text && o->is_described &&
+        attune_description_kernel(o->problem, 0, text, ATTUNE_DESCRIPTION_BYTES, NULL) != ATTUNE_OK)
+        *text = '\0';
+    return text;
+}
+
+static int show(const compile_options *o, const attune_context *context, const attune_kernel_info *info, double us) {
     size_t packed = 0; /* bytes of a block's weights */
-    if (problem->embed_dim && attune_packed_weights_size(problem, &packed) != ATTUNE_OK)
+    if (!o->is_described && o->parsed.embed_dim && attune_packed_weights_size(&o->parsed, &packed) != ATTUNE_OK)
         return tool_library_error(NULL);
-    char *const text = problem_text(problem);
+    char *const text = whole_text(o);
     char a[TABLE_NUMBER_BYTES], b[TABLE_NUMBER_BYTES];
     int code = TOOL_OK;
     if (!text) {
@@ -96,39 +112,44 @@ static int show(const compile_options *o, const attune_context *context, const a
     return code;
 }
 
-static int compile(const compile_options *o, attune_context *context, const attune_problem *problem,
-                   const char *schedule) {
+static int compile(const compile_options *o, attune_context *context) {
     attune_kernel *kernel = NULL;
     attune_kernel_info info = {.struct_size = sizeof info};
     const double start = tool_now_us();
-    if (attune_compile(context, problem, schedule, &kernel) != ATTUNE_OK) return tool_library_error(NULL);
+    if (o->is_described ? attune_description_compile(context, o->problem, &kernel)
+                        : attune_compile(context, &o->parsed, o->schedule, &kernel))
+        return tool_library_error(NULL);
     const double us = tool_now_us() - start;
-    const int code = attune_kernel_get_info(kernel, &info) == ATTUNE_OK ? show(o, context, problem, &info, us)
-                                                                        : tool_library_error(NULL);
+    const int code =
+        attune_kernel_get_info(kernel, &info) == ATTUNE_OK ? show(o, context, &info, us) : tool_library_error(NULL);
     attune_kernel_release(kernel);
     return code;
 }
 
+static bool read_problem(compile_options *o) {
+    size_t kernels;
+    if (attune_description_kernel(o->problem, 0, NULL, 0, &kernels)) return tool_library_error(NULL), false;
+    o->is_described = kernels > 0;
+    if (o->is_described && o->schedule) return tool_error("a description has no schedule"), false;
+    return o->is_described || problem_from_text(o->problem, &o->parsed);
+}
+
 int cmd_compile(int argc, char **argv) {
-    static const struct argp argp = {
-        options,
-        parse,
-        "PROBLEM",
-        "Compiles a problem into the cache and says where the kernel came from, or writes one stage of it.",
-        tool_common_children,
-        NULL,
-        NULL};
+    static const struct argp argp = {options,
+                                     parse,
+                                     "PROBLEM",
+                                     "Compiles a problem into the cache and says where the kernel came from, or writes "
+                                     "one stage of it. A PROBLEM may "
+                                     "also be a kernel of another operator: op=linear,...,kernel=few.",
+                                     tool_common_children,
+                                     NULL,
+                                     NULL};
     compile_options o = {0};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
-    attune_problem problem;
-    if (!problem_from_text(o.problem, &problem)) return TOOL_FAILED;
+    if (!read_problem(&o)) return TOOL_FAILED;
     attune_context *const context = tool_open_context(&o.common, 0, NULL);
     if (!context) return TOOL_FAILED;
-    int code;
-    if (o.emission.emits || o.emission.dumps)
-        code = emit(&o, context, &problem, o.schedule);
-    else
-        code = compile(&o, context, &problem, o.schedule);
+    const int code = o.emission.emits || o.emission.dumps ? emit(&o, context) : compile(&o, context);
     attune_context_destroy(context);
     return code;
 }

@@ -427,6 +427,7 @@ int cmd_sweep(int argc, char **argv) {
         NULL,
         NULL};
     sweep_options o = {.settings = {.threads = 1, .samples = 10, .sizes = CALL_SIZES_NONE},
+                       .list = {.only_attention = true},
                        .limit = USUAL_LIMIT,
                        .max_spread = USUAL_SPREAD};
     argp_parse(&argp, argc, argv, 0, NULL, &o);

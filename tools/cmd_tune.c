@@ -155,9 +155,12 @@ static bool tune_one(const tune_options *o, attune_context *context, const attun
     return is_good;
 }
 
-/* Lists of problems that ATTUNE_RECORD writes have the schedules that programs named, and go on to name. */
-static void warn_of_schedules(const manifest *problems) {
+/* Lists of problems that ATTUNE_RECORD writes have the schedules that programs named, and go on to name, and kernels of
+ * other operators. */
+static void warn_of_rest(const manifest *problems) {
     size_t count = 0;
+    if (problems->left_out)
+        tool_error("%zu lines are kernels of other operators than attention, which are left out", problems->left_out);
     for (size_t i = 0; i < problems->count; i++) count += problems->entries[i].schedule != NULL;
     if (count)
         tool_error("%zu of %zu problems come with a schedule, which is left out: what is found is for callers who name "
@@ -202,7 +205,7 @@ static bool tune_all(tune_options *o, attune_context *context, json_t *list) {
     size_t done = 0;
     attune_machine_info machine = {.struct_size = sizeof machine};
     if (attune_get_machine_info(context, &machine)) tool_library_error(NULL);
-    warn_of_schedules(&o->problems);
+    warn_of_rest(&o->problems);
     drop_repeated(&o->problems);
     const size_t count = o->problems.count;
     peak_probe *const probe = count ? peak_create(machine.isa, o->threads) : NULL;
@@ -280,7 +283,7 @@ int cmd_tune(int argc, char **argv) {
         tool_common_children,
         NULL,
         NULL};
-    tune_options o = {.threads = 1, .budget = 5, .sizes = CALL_SIZES_NONE};
+    tune_options o = {.threads = 1, .budget = 5, .sizes = CALL_SIZES_NONE, .problems = {.only_attention = true}};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     bool is_good = tool_threads_fit(o.threads);
     attune_context *const context = is_good ? tool_open_context(&o.common, o.threads, NULL) : NULL;

@@ -37,19 +37,33 @@ static attune_status open_context(const attune_context *caller, const at_bundle_
     return status ? at_fail(err, status, "%s", attune_last_message()) : ATTUNE_OK;
 }
 
+/* The operation of a part, and the schedule that its line wishes (else *wish is NULL). */
+static attune_status settle(attune_context *context, const at_bundle_part *part, at_operation *operation,
+                            mha_schedule *schedule, const mha_schedule **wish, at_error *err) {
+    attune_operator *op;
+    *wish = NULL;
+    if (part->described) {
+        if (at_described_operator(part->described, context, &op, err)) return err->status;
+        *operation = at_own_operation(&op->own, part->text);
+        return ATTUNE_OK;
+    }
+    *operation = at_attention_of(&part->signature.problem);
+    if (part->schedule) *wish = schedule;
+    return at_wish(context, &part->signature.problem, part->schedule, schedule, err);
+}
+
 static attune_status build(attune_context *context, at_bundle_part *part, at_bundle_image *out, at_error *err) {
-    const at_operation operation = at_attention_of(&part->signature.problem);
-    mha_schedule wish;
+    at_operation operation;
+    mha_schedule schedule;
+    const mha_schedule *wish;
     at_arena arena;
     at_built built;
-    attune_status status = at_wish(context, &part->signature.problem, part->schedule, &wish, err);
-    if (status) return status;
+    if (settle(context, part, &operation, &schedule, &wish, err)) return err->status;
     at_arena_init(&arena, &context->allocator);
-    status = at_build_image(context, &arena, operation, part->schedule ? &wish : NULL, &built, &out->image, &out->bytes,
-                            err);
-    if (!status) mha_schedule_print(&built.schedule, out->schedule, sizeof out->schedule);
+    if (!at_build_image(context, &arena, operation, wish, &built, &out->image, &out->bytes, err))
+        operation.op->schedule_print(operation, &built.schedule, out->schedule, sizeof out->schedule);
     at_arena_free(&arena);
-    return status;
+    return err->status;
 }
 
 static attune_status build_for(at_bundle_plan *plan, const attune_context *caller, size_t aim, at_error *err) {
@@ -94,32 +108,61 @@ static attune_status write_archive(const at_bundle_plan *plan, at_string *out, a
 
 /* ---- The whole ---- */
 
-static attune_status take_kernels(at_bundle_plan *plan, const attune_bundle_kernel *kernels, size_t count,
-                                  attune_problem *problems, at_error *err) {
-    for (size_t k = 0; k < count; k++) {
-        at_bundle_part *part = &plan->parts[k];
-        attune_problem canonical;
-        part->name = kernels[k].name;
-        part->schedule = kernels[k].schedule;
-        part->given = &problems[k];
-        at_error why = {0};
-        attune_status status = kernels[k].problem ? ATTUNE_OK : ATTUNE_INVALID_ARGUMENT;
-        if (status) return at_fail(err, status, "the problem of kernel %zu is NULL", k);
-        status = at_copy_in(&mha_problem_struct, kernels[k].problem, &problems[k], &why);
-        if (!status) status = mha_canonicalize(&problems[k], &canonical, &why);
-        if (status) return at_fail(err, status, "%.60s: %.400s", part->name ? part->name : "", why.message);
-        at_bundle_signature(part, &canonical);
+static attune_status take_kernel(at_bundle_plan *plan, const attune_bundle_kernel *kernel, attune_problem *problem,
+                                 at_error *err) {
+    at_bundle_part *const part = &plan->parts[plan->num_parts];
+    attune_problem canonical;
+    at_error why = {0};
+    if (!kernel->problem)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the problem of kernel %zu is NULL", plan->num_parts);
+    plan->num_parts++;
+    *part = (at_bundle_part){.name = kernel->name, .schedule = kernel->schedule, .given = problem};
+    attune_status status = at_copy_in(&mha_problem_struct, kernel->problem, problem, &why);
+    if (!status) status = mha_canonicalize(problem, &canonical, &why);
+    if (status) return at_fail(err, status, "%.60s: %.400s", part->name ? part->name : "", why.message);
+    at_bundle_signature(part, &canonical);
+    return ATTUNE_OK;
+}
+
+/* A description's kernels. If there are several, the name of each ends with its own. */
+static attune_status take_description(at_bundle_plan *plan, const attune_bundle_description *d, at_error *err) {
+    at_described_text parsed;
+    at_error why = {0};
+    const char *const name = d->name ? d->name : "";
+    const at_described_op *const of = d->text ? at_described_op_of(d->text) : NULL;
+    if (!of)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%.60s: '%.200s' is no description of one of attune's operators",
+                       name, d->text ? d->text : "");
+    const attune_status status = at_described_parse(of, d->text, &parsed, &why);
+    if (status) return at_fail(err, status, "%.60s: %.400s", name, why.message);
+    for (uint32_t i = 0; i < parsed.count; i++) {
+        at_bundle_part *const part = &plan->parts[plan->num_parts++];
+        *part = (at_bundle_part){.name = name, .described = of};
+        at_described_print(of, &parsed.desc, parsed.forms[i], part->text);
+        if (parsed.count == 1) continue;
+        snprintf(part->made_name, sizeof part->made_name, "%.63s_%s", name, of->forms[parsed.forms[i]]);
+        part->name = part->made_name;
     }
+    return ATTUNE_OK;
+}
+
+static attune_status take_all(at_bundle_plan *plan, const attune_bundle_options *options,
+                              const attune_bundle_kernel *kernels, size_t count, attune_problem *problems,
+                              at_error *err) {
+    for (size_t k = 0; k < count; k++)
+        if (take_kernel(plan, &kernels[k], &problems[k], err)) return err->status;
+    for (size_t k = 0; k < options->num_descriptions; k++)
+        if (take_description(plan, &options->descriptions[k], err)) return err->status;
     return at_bundle_check_names(plan, err);
 }
 
 static attune_status make(const attune_context *context, at_bundle_plan *plan, const attune_bundle_options *options,
                           const attune_bundle_kernel *kernels, size_t count, at_string files[2], at_error *err) {
-    attune_problem *problems = at_alloc(plan->allocator, count * sizeof *problems);
-    plan->parts = at_alloc(plan->allocator, count * sizeof *plan->parts);
-    plan->num_parts = plan->parts ? count : 0;
-    attune_status status = problems && plan->parts ? ATTUNE_OK : at_fail_memory(err, count * sizeof *plan->parts);
-    if (!status) status = take_kernels(plan, kernels, count, problems, err);
+    const size_t most = count + options->num_descriptions * AT_MOST_FORMS;
+    attune_problem *problems = at_alloc(plan->allocator, (count + 1) * sizeof *problems);
+    plan->parts = at_alloc(plan->allocator, most * sizeof *plan->parts);
+    attune_status status = problems && plan->parts ? ATTUNE_OK : at_fail_memory(err, most * sizeof *plan->parts);
+    if (!status) status = take_all(plan, options, kernels, count, problems, err);
     if (!status) status = at_bundle_parse_targets(plan, options->targets, err);
     for (size_t a = 0; a < plan->num_aims && !status; a++) status = build_for(plan, context, a, err);
     if (!status) status = write_archive(plan, &files[0], err);
@@ -143,13 +186,18 @@ attune_status attune_bundle_options_init(attune_bundle_options *options, size_t 
 static attune_status check(const attune_context *context, const attune_bundle_options *options,
                            const attune_bundle_kernel *kernels, size_t count, const attune_bundle_files *files,
                            at_error *err) {
-    if (!context || !options || !kernels || !files)
+    const bool is_whole = options && options->struct_size == sizeof *options;
+    const size_t described = is_whole ? options->num_descriptions : 0, all = count + described;
+    if (!context || !options || (!kernels && (count || !described)) || !files || (described && !options->descriptions))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "attune_bundle_make was given NULL");
-    if (count < 1 || count > AT_BUNDLE_MOST_KERNELS)
+    if (all < 1 || count > AT_BUNDLE_MOST_KERNELS || described > AT_BUNDLE_MOST_KERNELS)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a bundle has from 1 to %d kernels, not %zu",
-                       AT_BUNDLE_MOST_KERNELS, count);
-    if (options->struct_size == sizeof *options &&
-        ((options->kernels_only != 0 && options->kernels_only != 1) || options->reserved))
+                       AT_BUNDLE_MOST_KERNELS, all);
+    if (described && !options->kernels_only)
+        return at_fail(
+            err, ATTUNE_INVALID_ARGUMENT,
+            "there are descriptions, but kernels_only is 0; a bundle has no functions for described kernels");
+    if (is_whole && ((options->kernels_only != 0 && options->kernels_only != 1) || options->reserved))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "kernels_only is %d; it must be 0 or 1, and reserved 0",
                        options->kernels_only);
     if (options->targets && *options->targets) return ATTUNE_OK;

@@ -4,6 +4,7 @@
 
 #include "bundle/object_write.h"
 #include "call/call.h"
+#include "described/described.h"
 #include "target/bundle_abi.h"
 #include "target/target.h"
 #include "target/tuning_class.h"
@@ -28,8 +29,11 @@ typedef struct at_bundle_image {
 typedef struct at_bundle_part {
     const char *name;
     const attune_problem *given;
-    const char *schedule; /* NULL: attune chooses */
-    at_signature signature;
+    const char *schedule;                         /* NULL: attune chooses */
+    at_signature signature;                       /* of attention */
+    const at_described_op *described;             /* NULL: attention */
+    char text[AT_DESCRIBED_TEXT];                 /* of a described kernel: its problem */
+    char made_name[2 * AT_BUNDLE_NAME_BYTES];     /* `name`, where a description has several kernels */
     at_bundle_image images[AT_BUNDLE_MOST_CODES]; /* by aim */
 } at_bundle_part;
 

@@ -122,15 +122,15 @@ static void put_call(data *d, const at_bundle_part *part, at_bundle_kernel *kern
 
 static void put_kernel(data *d, size_t number, uint64_t at) {
     const at_bundle_part *part = &d->plan->parts[number];
-    at_bundle_kernel kernel = {.num_codes = (uint32_t)d->plan->num_aims};
+    at_bundle_kernel kernel = {.num_codes = (uint32_t)d->plan->num_aims, .is_described = part->described != NULL};
     char problem[MHA_PROBLEM_TEXT];
     if (!d->plan->kernels_only) put_call(d, part, &kernel, at);
     const uint64_t codes = put_codes(d, number);
-    attune_problem_print(&part->signature.problem, problem, sizeof problem);
+    if (!part->described) attune_problem_print(&part->signature.problem, problem, sizeof problem);
     at_string *constants = &d->object.sections[d->constants].data;
     if (!constants->failed) memcpy(constants->data + at, &kernel, sizeof kernel);
     point_to_text(d, at + offsetof(at_bundle_kernel, name), part->name);
-    point_to_text(d, at + offsetof(at_bundle_kernel, problem), problem);
+    point_to_text(d, at + offsetof(at_bundle_kernel, problem), part->described ? part->text : problem);
     point(d, at + offsetof(at_bundle_kernel, codes), d->constants, codes);
 }
 

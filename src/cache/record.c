@@ -1,6 +1,7 @@
 /* Each miss appends one line to the record, unless its key has been recorded by this context. */
 #define _GNU_SOURCE
 #include "cache/record.h"
+#include "operator/own.h"
 #include "schedule/schedule.h"
 
 #include <errno.h>
@@ -65,7 +66,7 @@ static bool is_first_miss(at_record *r, const at_key *key) {
 void at_record_miss(at_record *r, const at_key *key, at_operation operation, const mha_schedule *schedule) {
     char text[MHA_PROBLEM_TEXT + AT_SCHEDULE_TEXT + 8], *const line = text + 1;
     if (!r->path[0] || !is_first_miss(r, key)) return;
-    const size_t comment = operation.op == &at_attention ? 0 : 2;
+    const size_t comment = at_is_of_attune(operation.op) ? 0 : 2; /* commands cannot make the others */
     memcpy(line, "# ", comment);
     size_t length = print_line(operation, schedule, line + comment, sizeof text - 2 - comment);
     if (!length) return;

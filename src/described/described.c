@@ -17,16 +17,22 @@ attune_status at_described_init(const at_struct *type, void *object, size_t stru
 
 static void *desc_of(at_described *object) { return (char *)object + object->of->desc_at; }
 
+attune_status at_described_operator(const at_described_op *of, attune_context *context, attune_operator **op,
+                                    at_error *err) {
+    attune_operator_options options = of->options;
+    options.user = context;
+    return at_operator_of(context, &options, op, err);
+}
+
 attune_status at_described_open(at_described *object, const at_described_op *of, attune_context *context,
                                 at_error *err) {
-    attune_operator_options options = of->options;
     object->of = of;
     if (!context) {
         const attune_status status = an_shared_context(&context);
         if (status) return at_fail(err, status, "%s", attune_last_message());
     }
-    options.user = object->context = context;
-    return at_operator_of(context, &options, &object->op, err);
+    object->context = context;
+    return at_described_operator(of, context, &object->op, err);
 }
 
 attune_status at_described_create(const at_described_op *of, attune_context *context, const void *desc, void *place,

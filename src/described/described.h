@@ -123,6 +123,10 @@ attune_status at_described_run(const at_described_op *of, at_described *object, 
 
 /* ---- Their parts ---- */
 
+/* The operator in a context, which knows it from then on. */
+attune_status at_described_operator(const at_described_op *of, attune_context *context, attune_operator **op,
+                                    at_error *err);
+
 /* The context, or the shared one where a caller gave none, and the operator in it. */
 attune_status at_described_open(at_described *object, const at_described_op *of, attune_context *context,
                                 at_error *err);
@@ -152,7 +156,16 @@ attune_status at_described_execute(at_described *object, uint32_t form, const at
 
 /* ---- Text: text.c ---- */
 
-enum { AT_ALL_FORMS = -1, AT_DESCRIBED_TEXT = AT_OWN_PROBLEM_CHARS + 1 };
+/* Memory for the description of any operator. */
+typedef union at_any_desc {
+    attune_linear_desc linear;
+    attune_conv_desc conv;
+    attune_index_desc index;
+    attune_blocks_desc blocks;
+    attune_mla_desc mla;
+} at_any_desc;
+
+enum { AT_DESCRIBED_TEXT = AT_OWN_PROBLEM_CHARS + 1 };
 
 /* The text of a kernel, from a settled description. */
 void at_described_print(const at_described_op *of, const void *desc, uint32_t form, char text[AT_DESCRIBED_TEXT]);
@@ -160,8 +173,13 @@ void at_described_print(const at_described_op *of, const void *desc, uint32_t fo
 /* Reads what at_described_print wrote, in a builder. desc: memory for the struct. false: the text is something else. */
 bool at_described_read(const at_described_op *of, const char *text, void *desc, uint32_t *form);
 
-/* Reads a caller's text into *desc, and settles it. *form: AT_ALL_FORMS if the text has none. */
-attune_status at_described_parse(const at_described_op *of, const char *text, void *desc, int32_t *form, at_error *err);
+/* The kernels of a caller's text: of the form that it names, else of all forms that its description has. */
+typedef struct at_described_text {
+    const at_described_op *of;
+    at_any_desc desc; /* settled */
+    uint32_t forms[AT_MOST_FORMS], count;
+} at_described_text;
+attune_status at_described_parse(const at_described_op *of, const char *text, at_described_text *parsed, at_error *err);
 
 /* ---- The operators ---- */
 

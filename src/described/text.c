@@ -17,7 +17,7 @@ const at_described_op *at_described_op_of(const char *text) {
     if (strncmp(text, "op=", 3)) return NULL;
     for (int i = 0; i < NUM_OPERATORS; i++) {
         const size_t length = strlen(all[i]->op);
-        if (!strncmp(text + 3, all[i]->op, length) && (!text[3 + length] || text[3 + length] == ',')) return all[i];
+        if (!strncmp(text + 3, all[i]->op, length) && strchr(", \t", text[3 + length])) return all[i]; /* or the end */
     }
     return NULL;
 }
@@ -52,18 +52,19 @@ static void print_field(mha_writer *w, const void *desc, const at_described_fiel
 }
 
 void at_described_print(const at_described_op *of, const void *desc, uint32_t form, char text[AT_DESCRIBED_TEXT]) {
-    enum { MOST_BYTES = 512 };
-    _Alignas(max_align_t) char narrow[MOST_BYTES];
+    at_any_desc narrow;
     mha_writer w = {.text = text, .capacity = AT_DESCRIBED_TEXT};
-    memcpy(narrow, desc, of->desc.bytes);
-    if (of->narrow) of->narrow(narrow, form);
+    memcpy(&narrow, desc, of->desc.bytes);
+    if (of->narrow) of->narrow(&narrow, form);
     mha_write(&w, "op=%s", of->op);
     for (size_t i = 0; i < of->num_fields; i++)
-        if (!is_initial(of, narrow, &of->fields[i])) print_field(&w, narrow, &of->fields[i]);
+        if (!is_initial(of, &narrow, &of->fields[i])) print_field(&w, &narrow, &of->fields[i]);
     if (of->forms) mha_write(&w, ",kernel=%s", of->forms[form]);
 }
 
 /* ---- Reading ---- */
+
+enum { ALL_FORMS = -1 };
 
 typedef struct reader {
     const at_described_op *of;
@@ -144,7 +145,7 @@ static attune_status read_pair(void *user, const mha_pair *pair, at_error *err) 
 }
 
 static attune_status read(const at_described_op *of, const char *text, void *desc, int32_t *form, at_error *err) {
-    reader r = {of, desc, AT_ALL_FORMS};
+    reader r = {of, desc, ALL_FORMS};
     if (of != at_described_op_of(text))
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "'%.200s' does not begin with op=%s", text, of->op);
     memset(desc, 0, of->desc.bytes);
@@ -159,11 +160,17 @@ bool at_described_read(const at_described_op *of, const char *text, void *desc, 
     at_error err = {0};
     int32_t number;
     if (read(of, text, desc, &number, &err)) return false;
-    *form = number == AT_ALL_FORMS ? 0 : (uint32_t)number;
+    *form = number == ALL_FORMS ? 0 : (uint32_t)number;
     return true;
 }
 
-attune_status at_described_parse(const at_described_op *of, const char *text, void *desc, int32_t *form,
+attune_status at_described_parse(const at_described_op *of, const char *text, at_described_text *parsed,
                                  at_error *err) {
-    return read(of, text, desc, form, err) ? err->status : of->settle(desc, err);
+    int32_t only;
+    parsed->of = of, parsed->count = 0;
+    if (read(of, text, &parsed->desc, &only, err) || of->settle(&parsed->desc, err)) return err->status;
+    for (uint32_t form = 0; form < of->num_forms; form++)
+        if (only == ALL_FORMS ? !of->has_form || of->has_form(&parsed->desc, form) : (uint32_t)only == form)
+            parsed->forms[parsed->count++] = form;
+    return ATTUNE_OK;
 }

@@ -31,6 +31,14 @@ void at_bundles_free(at_bundles *bundles) {
     }
 }
 
+/* Attention has its key; the text of a described kernel names it. */
+static size_t key_of(at_operation o, uint8_t key[MHA_KEY_BYTES]) {
+    if (!at_own_of(o.op)) return mha_key(o.problem, key);
+    const size_t bytes = strlen(o.problem);
+    memcpy(key, o.problem, bytes);
+    return bytes;
+}
+
 /* ---- Adding ---- */
 
 static attune_status check_bundle(const at_bundle *bundle, at_error *err) {
@@ -43,15 +51,23 @@ static attune_status check_bundle(const at_bundle *bundle, at_error *err) {
                    bundle->name, bundle->generator_id, ATTUNE_GENERATOR_ID);
 }
 
+static attune_status read_key(registered_kernel *kernel, at_error *err) {
+    const char *const text = kernel->kernel->problem;
+    attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
+    if (kernel->kernel->is_described) {
+        kernel->key_bytes = strnlen(text, sizeof kernel->key);
+        memcpy(kernel->key, text, kernel->key_bytes);
+        return ATTUNE_OK;
+    }
+    if (mha_problem_parse(text, &problem, err) || mha_canonicalize(&problem, &canonical, err)) return err->status;
+    kernel->key_bytes = mha_key(&canonical, kernel->key);
+    return ATTUNE_OK;
+}
+
 static attune_status fill(at_registered *r, const at_bundle *bundle, at_error *err) {
     for (r->count = 0; r->count < bundle->num_kernels; r->count++) {
-        registered_kernel *kernel = &r->kernels[r->count];
-        attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
-        kernel->kernel = &bundle->kernels[r->count];
-        attune_status status = mha_problem_parse(kernel->kernel->problem, &problem, err);
-        if (!status) status = mha_canonicalize(&problem, &canonical, err);
-        if (status) return status;
-        kernel->key_bytes = mha_key(&canonical, kernel->key);
+        r->kernels[r->count].kernel = &bundle->kernels[r->count];
+        if (read_key(&r->kernels[r->count], err)) return err->status;
     }
     return ATTUNE_OK;
 }
@@ -88,16 +104,19 @@ static const at_bundle_code *find_code(const at_bundle_kernel *kernel, const cha
     return NULL;
 }
 
-const at_bundle_code *at_bundles_find(const at_bundles *bundles, const attune_problem *canonical, const char *target,
+const at_bundle_code *at_bundles_find(const at_bundles *bundles, at_operation operation, const char *target,
                                       const char *machine, const char *schedule, const at_bundle_kernel **kernel) {
     const at_registered *r = atomic_load(&bundles->first);
     uint8_t key[MHA_KEY_BYTES];
     if (!r) return NULL;
-    const size_t bytes = mha_key(canonical, key);
+    const size_t bytes = key_of(operation, key);
+    const bool is_described = at_own_of(operation.op) != NULL;
     for (; r; r = r->next)
         for (uint32_t k = 0; k < r->count; k++) {
             const registered_kernel *const known = &r->kernels[k];
-            if (known->key_bytes != bytes || memcmp(known->key, key, bytes) != 0) continue;
+            if (known->kernel->is_described != is_described || known->key_bytes != bytes ||
+                memcmp(known->key, key, bytes) != 0)
+                continue;
             const at_bundle_code *code = find_code(known->kernel, target, machine, schedule);
             if (code && kernel) *kernel = known->kernel;
             if (code) return code;

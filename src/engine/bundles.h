@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "operator/own.h"
 #include "target/bundle_abi.h"
 
 typedef struct at_registered at_registered;
@@ -19,10 +20,10 @@ void at_bundles_init(at_bundles *bundles, const attune_allocator *allocator);
 void at_bundles_free(at_bundles *bundles);
 attune_status at_bundles_add(at_bundles *bundles, const at_bundle *bundle, at_error *err);
 
-/* Finds the kernel for a target: with a schedule (as text) the one compiled with it, otherwise the one of the nearest
- * tuning class. NULL: none. The bundle added last is searched first.
- * *kernel, if not NULL, becomes the kernel that the code is of. */
-const at_bundle_code *at_bundles_find(const at_bundles *bundles, const attune_problem *canonical, const char *target,
+/* Finds the kernel of an operation of attune's for a target: with a schedule (as text) the one compiled with it,
+ * otherwise the one of the nearest tuning class. NULL: none. The bundle added last is searched first. *kernel, if not
+ * NULL, becomes the kernel that the code is of. */
+const at_bundle_code *at_bundles_find(const at_bundles *bundles, at_operation operation, const char *target,
                                       const char *machine, const char *schedule, const at_bundle_kernel **kernel);
 
 /* Whether none was added. */

@@ -166,18 +166,36 @@ attune_status at_make_from_disk(const at_request *request, const at_key *key, at
     return status;
 }
 
+/* Gives code that came without its loop IR the IR that it was compiled from, or destroys the kernel. */
+static attune_status build_ir(const at_request *request, const mha_schedule *schedule, attune_kernel **kernel,
+                              at_error *err) {
+    at_arena arena;
+    at_built built;
+    at_arena_init(&arena, &request->context->allocator);
+    attune_status status = at_build(request->context, &arena, request->operation, schedule, &built, err);
+    if (status) {
+        at_kernel_destroy(&(*kernel)->node);
+        *kernel = NULL;
+    } else {
+        status = at_make_keep_ir(request, &arena, built.lowered, kernel, err);
+    }
+    at_arena_free(&arena);
+    return status;
+}
+
 /* From a bundle that the program has registered. ATTUNE_OK without a kernel: there is none, or it cannot run here. */
 attune_status at_make_from_bundle(const at_request *request, const at_key *key, attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
     const at_operator *const op = request->operation.op;
     mha_schedule schedule = {0};
     char text[AT_SCHEDULE_TEXT];
-    if (op != &at_attention) return ATTUNE_OK;
+    if (!at_is_of_attune(op)) return ATTUNE_OK;
     if (request->schedule) op->schedule_print(request->operation, request->schedule, text, sizeof text);
-    const at_bundle_code *code = at_bundles_find(&context->bundles, request->operation.problem, context->target->name,
+    const at_bundle_code *code = at_bundles_find(&context->bundles, request->operation, context->target->name,
                                                  context->machine_class.name, request->schedule ? text : NULL, NULL);
     if (!code || op->schedule_parse(request->operation, code->schedule, &schedule, NULL)) return ATTUNE_OK;
-    const attune_status status = at_kernel_from_bundle(context, code, kernel, err);
+    attune_status status = at_kernel_from_bundle(context, code, kernel, err);
+    if (!status && op->keeps_ir) status = build_ir(request, &schedule, kernel, err);
     if (status == ATTUNE_OUT_OF_MEMORY) return status;
     if (status) return ATTUNE_OK;
     atomic_fetch_add(&context->bundle_hits, 1);

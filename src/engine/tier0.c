@@ -148,7 +148,8 @@ static bool has_for_target(const search *s, const attune_problem *canonical, con
         s->found->code = code_for(s->found->kernel, target);
         if (s->found->code) return true;
     }
-    s->found->code = at_bundles_find(place->registered, canonical, target, place->machine, NULL, &s->found->kernel);
+    s->found->code =
+        at_bundles_find(place->registered, at_attention_of(canonical), target, place->machine, NULL, &s->found->kernel);
     return s->found->code != NULL;
 }
 

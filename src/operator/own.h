@@ -37,6 +37,12 @@ void at_own_free(at_own *own);
 /* The user's operator with this row; NULL if the row is one of attune's. */
 const at_own *at_own_of(const at_operator *row);
 
+/* Whether the row is of attention or of a described operator: their problems mean the same in every program. */
+static inline bool at_is_of_attune(const at_operator *row) {
+    const at_own *const own = at_own_of(row);
+    return own ? own->is_described : row == &at_attention;
+}
+
 /* One line, not too long. */
 attune_status at_own_check_problem(const at_own *own, const char *problem, at_error *err);
 

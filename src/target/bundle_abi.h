@@ -8,7 +8,7 @@
 
 #include "target/kernel_abi.h"
 
-enum { AT_BUNDLE_VERSION = 1 };
+enum { AT_BUNDLE_VERSION = 2 };
 
 typedef struct at_bundle_phase {
     at_phase_fn *run;
@@ -45,6 +45,8 @@ typedef struct at_bundle_kernel {
     const at_bundle_code *codes; /* in the order of the table of targets, best first */
     at_bundle_state *state;
     uint32_t num_fields, num_codes;
+    uint32_t is_described; /* the problem is a text that begins with op= (described/described.h); no functions */
+    uint32_t reserved;
 } at_bundle_kernel;
 
 typedef struct at_bundle {

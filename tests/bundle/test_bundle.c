@@ -399,7 +399,7 @@ static void other_versions_are_refused(void **state) {
     assert_fails(attune_context_add_bundle(context, &other), ATTUNE_UNSUPPORTED, "another version of attune");
     other = cases_bundle;
     other.version++;
-    assert_fails(attune_context_add_bundle(context, &other), ATTUNE_UNSUPPORTED, "is of version 2");
+    assert_fails(attune_context_add_bundle(context, &other), ATTUNE_UNSUPPORTED, "is of version 3");
     assert_fails(attune_context_add_bundle(context, NULL), ATTUNE_INVALID_ARGUMENT, "was given NULL");
     attune_context_destroy(context);
 }

@@ -33,8 +33,7 @@ static bool list_keys(attune_context *context, const manifest *kernels, key_list
         const manifest_entry *const entry = &kernels->entries[i];
         attune_kernel *kernel = NULL;
         attune_kernel_info info = {.struct_size = sizeof info};
-        if (attune_compile(context, &entry->problem, entry->schedule, &kernel) ||
-            attune_kernel_get_info(kernel, &info)) {
+        if (manifest_compile(context, entry, &kernel) || attune_kernel_get_info(kernel, &info)) {
             attune_kernel_release(kernel);
             return tool_library_error(entry->text), false;
         }

@@ -39,16 +39,12 @@ static void show_progress(const warm_run *run) {
                   table_duration(spent * (double)(run->list->count - run->done) / (double)run->done, left));
 }
 
-static bool acquire(attune_context *context, const manifest_entry *entry, attune_kernel **kernel) {
-    return attune_compile(context, &entry->problem, entry->schedule, kernel) == ATTUNE_OK;
-}
-
 static void warm_one(warm_run *run, size_t number) {
     manifest_entry *const entry = &run->list->entries[number];
     attune_kernel *kernel = NULL;
     attune_kernel_info info = {.struct_size = sizeof info};
-    const bool good = acquire(run->context, entry, &kernel) && attune_kernel_get_info(kernel, &info) == ATTUNE_OK &&
-                      info.origin != ATTUNE_FROM_VM;
+    const bool good = !manifest_compile(run->context, entry, &kernel) &&
+                      attune_kernel_get_info(kernel, &info) == ATTUNE_OK && info.origin != ATTUNE_FROM_VM;
     pthread_mutex_lock(&run->mutex);
     if (!good)
         tool_error("%s: %s", entry->text,
@@ -96,8 +92,8 @@ static attune_context *open_reader(const attune_machine_info *machine) {
 static bool is_there(attune_context *reader, const manifest_entry *entry, const char *machine) {
     attune_kernel *kernel = NULL;
     attune_kernel_info info = {.struct_size = sizeof info};
-    const bool found = acquire(reader, entry, &kernel) && attune_kernel_get_info(kernel, &info) == ATTUNE_OK &&
-                       strcmp(info.machine, machine) == 0;
+    const bool found = !manifest_compile(reader, entry, &kernel) &&
+                       attune_kernel_get_info(kernel, &info) == ATTUNE_OK && strcmp(info.machine, machine) == 0;
     attune_kernel_release(kernel);
     return found;
 }

@@ -63,11 +63,49 @@ static char *find_bar(char *text) {
     return NULL;
 }
 
-bool manifest_add(manifest *list, const char *given, const char *file, int line) {
-    manifest_entry entry = {.problem = ATTUNE_PROBLEM_INIT, .line = line};
+/* A kernel of a description, or false after a message. Of several each gets a name of its own, "gdn_few". */
+static bool add_kernel(manifest *list, const manifest_entry *like, const char *name, const char *text, size_t number,
+                       size_t count) {
+    char kernel[ATTUNE_DESCRIPTION_BYTES], all[160];
+    manifest_entry entry = *like;
+    entry.is_described = true;
+    if (attune_description_kernel(text, number, kernel, sizeof kernel, NULL)) return tool_library_error(NULL), false;
+    const char *const own = strstr(kernel, ",kernel=");
+    snprintf(all, sizeof all, "%s%s%s", name ? name : "", count > 1 ? "_" : "", count > 1 ? own + 8 : "");
+    if (grow(list)) return keep(list, &entry, name ? all : NULL, kernel, NULL);
+    tool_error("out of memory");
+    return false;
+}
+
+/* *count: how many kernels the description has; 0: it is none, but a problem. */
+static bool add_described(manifest *list, const manifest_entry *like, const char *name, const char *text,
+                          const char *schedule, const char *file, size_t *count) {
+    const char *why = NULL;
+    if (attune_description_kernel(text, 0, NULL, 0, count)) why = attune_last_message();
+    if (!why && *count && list->only_attention && file) return list->left_out++, true;
+    if (!why && *count && list->only_attention) why = "only attention is possible here";
+    if (!why && *count && schedule) why = "a description has no schedule";
+    if (why) return refuse(text, file, like->line, why), false;
+    for (size_t i = 0; i < *count; i++)
+        if (!add_kernel(list, like, name, text, i, *count)) return false;
+    return true;
+}
+
+static bool add_problem(manifest *list, manifest_entry *entry, const char *name, const char *problem,
+                        const char *schedule, const char *file) {
     mha_schedule fields = {0}; /* only whether they can be read: the rest needs a context */
     at_error error = {0};
+    bool is_good = attune_problem_parse(&entry->problem, problem) == ATTUNE_OK &&
+                   attune_problem_check(&entry->problem) == ATTUNE_OK;
+    if (is_good && schedule) is_good = mha_schedule_parse(schedule, &fields, &error) == ATTUNE_OK;
+    if (!is_good) refuse(problem, file, entry->line, error.status ? error.message : attune_last_message());
+    return is_good && keep(list, entry, name, problem, schedule);
+}
+
+bool manifest_add(manifest *list, const char *given, const char *file, int line) {
+    manifest_entry entry = {.problem = ATTUNE_PROBLEM_INIT, .line = line};
     char *const text = grow(list) ? strdup(given) : NULL;
+    size_t described;
     if (!text) {
         tool_error("out of memory");
         return false;
@@ -77,13 +115,15 @@ bool manifest_add(manifest *list, const char *given, const char *file, int line)
     char *rest = text;
     const char *const name = take_name(&rest);
     const char *const problem = tool_trimmed(rest), *const schedule = bar ? tool_trimmed(bar) : NULL;
-    bool is_good =
-        attune_problem_parse(&entry.problem, problem) == ATTUNE_OK && attune_problem_check(&entry.problem) == ATTUNE_OK;
-    if (is_good && schedule) is_good = mha_schedule_parse(schedule, &fields, &error) == ATTUNE_OK;
-    if (!is_good) refuse(problem, file, line, error.status ? error.message : attune_last_message());
-    if (is_good) is_good = keep(list, &entry, name, problem, schedule);
+    bool is_good = add_described(list, &entry, name, problem, schedule, file, &described);
+    if (is_good && !described) is_good = add_problem(list, &entry, name, problem, schedule, file);
     free(text);
     return is_good;
+}
+
+attune_status manifest_compile(attune_context *context, const manifest_entry *entry, attune_kernel **kernel) {
+    return entry->is_described ? attune_description_compile(context, entry->text, kernel)
+                               : attune_compile(context, &entry->problem, entry->schedule, kernel);
 }
 
 enum { MOST_BYTES = 64 << 20 };

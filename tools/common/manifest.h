@@ -5,20 +5,24 @@
 #include "common/tool.h"
 
 typedef struct manifest_entry {
-    attune_problem problem;
-    bool has_failed; /* its kernel could not be compiled */
-    char *name;      /* of a line `name: problem`; NULL: it has none */
-    char *text;      /* of the problem, as it was given */
-    char *schedule;  /* as attune_compile takes it; NULL: there is none */
-    int line;        /* in its file, from 1; 0: it was an argument */
+    attune_problem problem; /* unless is_described */
+    bool is_described;      /* `text` names a kernel by a description (attune/expert/description.h) */
+    bool has_failed;        /* its kernel could not be compiled */
+    char *name;             /* of a line `name: problem`; NULL: it has none */
+    char *text;             /* of the problem, as it was given */
+    char *schedule;         /* as attune_compile takes it; NULL: there is none */
+    int line;               /* in its file, from 1; 0: it was an argument */
 } manifest_entry;
 
 typedef struct manifest {
     manifest_entry *entries;
     size_t count, capacity;
+    bool only_attention; /* descriptions are refused; those in files are left out */
+    size_t left_out;
 } manifest;
 
-/* `problem` or `problem | schedule`, each perhaps after `name:`. All of these print a message and return false on
+/* `problem` or `problem | schedule`, each perhaps after `name:`. A description gives an entry for each of its kernels,
+ * with their own texts and names. All of these print a message and return false on
  * failure. */
 bool manifest_add(manifest *list, const char *text, const char *file, int line);
 
@@ -32,6 +36,9 @@ bool manifest_add_file(manifest *list, const char *path);
 
 /* An argument with a '=' in it is a problem, any other is a file. */
 bool manifest_add_argument(manifest *list, const char *argument);
+
+/* Gives the kernel of an entry, as attune_compile does. */
+attune_status manifest_compile(attune_context *context, const manifest_entry *entry, attune_kernel **kernel);
 
 void manifest_free(manifest *list);
 

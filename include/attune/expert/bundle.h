@@ -19,6 +19,13 @@ typedef struct attune_bundle_kernel {
     const char *schedule;          /* text that changes the chosen schedule; NULL: attune chooses for each target */
 } attune_bundle_kernel;
 
+/* The kernels of one of attune's operators beside attention, by a text such as "op=linear,num_heads=16,..."; see
+ * attune/expert/description.h. If it has several kernels, they are called NAME_KERNEL: "gdn_few". Fixed layout. */
+typedef struct attune_bundle_description {
+    const char *name; /* a C identifier of at most 63 letters: "gdn" */
+    const char *text;
+} attune_bundle_description;
+
 typedef struct attune_bundle_options {
     size_t struct_size;
     const char *name;    /* begins the names of all functions: a C identifier of at most 63 letters: "model" */
@@ -26,6 +33,8 @@ typedef struct attune_bundle_options {
                           * Without a class it is "generic" */
     int kernels_only;    /* 1: for attune_context_add_bundle alone, so without functions and header: smaller */
     uint32_t reserved;
+    const attune_bundle_description *descriptions; /* more kernels; they need kernels_only */
+    size_t num_descriptions;
 } attune_bundle_options;
 
 #define ATTUNE_BUNDLE_OPTIONS_INIT ATTUNE_RESULT_INIT(attune_bundle_options)
@@ -45,7 +54,8 @@ typedef struct attune_bundle_files {
  * kernel a function NAME_KERNEL, whose arguments are what the problem leaves open. Its bits are those of attune_run
  * with the same target and schedule. Equal input gives equal bytes. The code is that of the context's code generator,
  * in memory: no cache is read or written, except that results of tuning count. With kernels_only there is no header:
- * files->header is NULL, and NAME_bundle is declared as `extern const struct at_bundle NAME_bundle`. */
+ * files->header is NULL, and NAME_bundle is declared as `extern const struct at_bundle NAME_bundle`. `kernels` may be
+ * NULL, with num_kernels 0, if there are descriptions. */
 ATTUNE_CHECKED attune_status attune_bundle_make(attune_context *context, const attune_bundle_options *options,
                                                 const attune_bundle_kernel *kernels, size_t num_kernels,
                                                 attune_bundle_files *files);

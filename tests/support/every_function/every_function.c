@@ -25,6 +25,7 @@ void go_through_all(void) {
     go_through_mla(context);
     go_through_ir(context);
     go_through_operators(context);
+    go_through_descriptions(context);
     go_through_bundles(context);
     go_through_machines(context);
     go_through_tuning(context);

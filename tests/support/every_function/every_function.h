@@ -24,6 +24,7 @@ void go_through_key_blocks(attune_context *context);
 void go_through_mla(attune_context *context);
 void go_through_ir(attune_context *context);
 void go_through_operators(attune_context *context);
+void go_through_descriptions(attune_context *context);
 void go_through_bundles(attune_context *context);
 void go_through_machines(attune_context *context);
 void go_through_tuning(attune_context *context);

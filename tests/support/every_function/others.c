@@ -107,6 +107,23 @@ void go_through_operators(attune_context *context) {
     CALL(attune_kernel_release(kernel));
 }
 
+void go_through_descriptions(attune_context *context) {
+    static const char text[] = "op=linear,num_heads=1,head_dim=4,rule=gated,decay=head,qk_norm_eps=1e-05";
+    char kernel[ATTUNE_DESCRIPTION_BYTES];
+    attune_kernel *compiled = NULL;
+    void *ir = NULL;
+    size_t count, bytes = 0;
+    OK(attune_description_kernel(text, 1, kernel, sizeof kernel, &count));
+    note("%zu %s\n", count, kernel);
+    OK(attune_description_compile(context, kernel, &compiled));
+    note_kernel(compiled);
+    CALL(attune_kernel_release(compiled));
+    OK(attune_description_emit(context, kernel, ATTUNE_STAGE_IR, &ir, &bytes));
+    note_bytes("ir", ir, bytes);
+    CALL(attune_free(context, ir));
+    STATUS(attune_description_compile(context, text, &compiled));
+}
+
 /* ---- Tuning, bundles, caches, machines ---- */
 
 void go_through_tuning(attune_context *context) {

@@ -1,0 +1,61 @@
+/* Expert tier: most programs need attune/attention.h alone.
+ *
+ * Descriptions as text: kernels of attune's operators beside attention, for bundles, caches and listings.
+ *
+ *     op=linear,num_heads=16,num_kv_heads=32,num_k_heads=16,head_dim=128,rule=gated_delta,decay=head,has_beta=1
+ *
+ * A text begins with op=linear, op=conv, op=index, op=blocks or op=mla. Further pairs NAME=VALUE, in any order, are the
+ * members of attune_linear_desc, attune_conv_desc, attune_index_desc, attune_blocks_desc or attune_mla_desc. Those that
+ * are left out have the value of ATTUNE_LINEAR_DESC_INIT and so on. Values are numbers, the types f32, bf16, f16, i8 or
+ * f8, and words:
+ *
+ *     rule=linear|gated|delta|gated_delta  decay=none|head|key  gate=none|silu|sigmoid      of linear
+ *     form=by_cost|absorbed|unabsorbed                                                      of mla
+ *
+ * A description has several kernels, and steps use what fits their tensors and lengths. `kernel` names one of them:
+ *
+ *     linear  few       steps whose sequences have less than 8 tokens
+ *             chunks    longer ones; tokens, if the description is reproducible
+ *     conv    channels  x, out and the state have contiguous channels; state_apart: x and out do
+ *             tokens    x and out have contiguous tokens, at least 8 in a sequence; apart: anything else
+ *     blocks  64, 512, 4096, 32768: at most so many blocks of keys
+ *     mla     project_1 … out_512: the products around attention, for 1, about 4, 16 or 512 tokens. Attention itself is
+ *             not among them
+ *     index   has one kernel, which text does not name
+ *
+ * The complete text of a kernel has all that its code depends on, and nothing else. So a description's scale is not in
+ * it, nor the channels of a convolution. Caches list kernels by these texts, and records of misses (ATTUNE_RECORD) are
+ * made of them. */
+#ifndef ATTUNE_DESCRIPTION_H
+#define ATTUNE_DESCRIPTION_H
+
+#include "ir.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The bytes of a kernel's text, with its NUL, at most. */
+enum { ATTUNE_DESCRIPTION_BYTES = 512 };
+
+/* Counts the kernels of a text (*count, unless it is NULL), and writes the complete text of one, by its number from 0,
+ * into `kernel` (NULL: it does not). A text of another op, or without one first, has 0 kernels: it is a problem of
+ * attention, or nothing. ATTUNE_INVALID_PROBLEM: a name or a value is wrong. Statuses for numbers out of range are
+ * those of attune_linear_create and so on. */
+ATTUNE_CHECKED attune_status attune_description_kernel(const char *text, size_t number, char *kernel, size_t capacity,
+                                                       size_t *count);
+
+/* Gives the kernel of a text that has one, as attune_compile does: from memory, a bundle, the disk, or newly compiled.
+ * attune_linear_run and so on find it from then on. Release it with attune_kernel_release. */
+ATTUNE_CHECKED attune_status attune_description_compile(attune_context *context, const char *text,
+                                                        attune_kernel **kernel);
+
+/* One stage of that kernel, as attune_emit gives it. */
+ATTUNE_CHECKED attune_status attune_description_emit(attune_context *context, const char *text, attune_stage stage,
+                                                     void **data, size_t *bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
