@@ -64,6 +64,12 @@ void at_arena_free(at_arena *arena) {
     at_arena_init(arena, arena->allocator);
 }
 
+size_t at_arena_bytes(const at_arena *arena) {
+    size_t bytes = 0;
+    for (const at_arena_chunk *chunk = arena->chunks; chunk; chunk = chunk->next) bytes += chunk->bytes;
+    return bytes;
+}
+
 static bool arena_grow(at_arena *arena, size_t bytes) {
     size_t total;
     if (!at_add_size(bytes, ARENA_ALIGN + sizeof(at_arena_chunk), &total)) return false;

@@ -30,6 +30,7 @@ typedef struct at_arena {
 
 void at_arena_init(at_arena *arena, const attune_allocator *allocator); /* NULL: the default allocator */
 void at_arena_free(at_arena *arena);
+size_t at_arena_bytes(const at_arena *arena); /* of its blocks */
 void *at_arena_alloc(at_arena *arena, size_t bytes);
 char *at_arena_strndup(at_arena *arena, const char *text, size_t length);
 

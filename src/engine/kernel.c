@@ -146,6 +146,7 @@ attune_status at_kernel_keep_ir(attune_kernel *kernel, at_arena *arena, ir_kerne
     lowered->arena = &ir->arena;
     at_arena_init(arena, allocator);
     kernel->ir = ir;
+    kernel->node.bytes += sizeof *ir + bytes + at_arena_bytes(&ir->arena);
     return ATTUNE_OK;
 }
 

@@ -125,8 +125,25 @@ static void steps_find_them(void **state) {
     attune_context_destroy(context);
 }
 
+/* What a kernel keeps for the interpreter counts towards memory_cache_bytes. */
+static void memory_is_bounded(void **state) {
+    (void)state;
+    enum { KERNELS = 12, BYTES = 1 << 20 };
+    attune_context *const context = open_context(BYTES);
+    for (int dim = 1; dim <= KERNELS; dim++) {
+        char text[80];
+        attune_kernel *kernel;
+        snprintf(text, sizeof text, "op=linear,num_heads=1,head_dim=%d,kernel=few", dim);
+        assert_ok(attune_description_compile(context, text, &kernel));
+        attune_kernel_release(kernel);
+        assert_true(statistics_of(context).memory_code_bytes <= BYTES);
+    }
+    assert_true(statistics_of(context).memory_evictions > 0);
+    attune_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(kernels_of_texts), cmocka_unit_test(mistakes),
-                                       cmocka_unit_test(steps_find_them)};
+                                       cmocka_unit_test(steps_find_them), cmocka_unit_test(memory_is_bounded)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
