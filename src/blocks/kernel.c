@@ -12,6 +12,7 @@
 #include "blocks/kernel.h"
 
 #include "described/described.h"
+#include "described/ir_text.h"
 #include "problem/problem_fields.h"
 
 #include <math.h>
@@ -53,8 +54,6 @@ static bool read_problem(writer *x, const char *problem) {
     return true;
 }
 
-static int registers_of(const char *isa) { return strcmp(isa, "avx2") && strcmp(isa, "x86-64") ? 32 : 16; }
-
 static bool is_f32(const writer *x) { return !strcmp(x->dtype, "f32"); }
 
 /* The efficiency of a register tile in percent: lanes that row blocks fill, and sums for each load. */
@@ -76,7 +75,7 @@ static void choose_vectors(writer *x) {
 }
 
 static void choose_sizes(writer *x, const attune_build_request *request) {
-    const int most = registers_of(request->isa) == 32 ? request->schedule[0] : 4;
+    const int most = at_registers_of(request->isa) == 32 ? request->schedule[0] : 4;
     x->has_fma = request->has_fma;
     x->has_dot2 = !strcmp(request->isa, "avx512_bf16") || !strcmp(request->isa, "amx");
     x->lanes = request->vector_bytes / 4;

@@ -53,11 +53,9 @@ static bool read_problem(writer *x, const char *problem) {
     return true;
 }
 
-static int registers_of(const char *isa) { return strcmp(isa, "avx2") && strcmp(isa, "x86-64") ? 32 : 16; }
-
 /* Registers of a register tile: keys x vectors sums, a vector of q for each vector, and a key. */
 static void choose_sizes(writer *x, const attune_build_request *request) {
-    const int room = registers_of(request->isa) == 32 ? 24 : 12, most = room == 24 ? 4 : 2;
+    const int room = at_registers_of(request->isa) == 32 ? 24 : 12, most = room == 24 ? 4 : 2;
     x->has_fma = request->has_fma;
     x->has_dot2 = !strcmp(request->isa, "avx512_bf16") || !strcmp(request->isa, "amx");
     x->lanes = request->vector_bytes / 4;

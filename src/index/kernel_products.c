@@ -117,13 +117,6 @@ static void put_ahead(const writer *x) {
 
 /* ---- Products ---- */
 
-static void put_madd(const writer *x, const char *a, const char *b, const char *c) {
-    if (x->has_fma)
-        PUT("fma(%s, %s, %s)", a, b, c);
-    else
-        PUT("(%s * %s) + %s", a, b, c);
-}
-
 /* A unit of key i, in all lanes. */
 static void put_direct_key(const writer *x, int i) {
     char row[48];
@@ -163,7 +156,7 @@ static void put_product(const writer *x) {
             else if (x->pack == 2)
                 PUT("dot2(bitcast.bf16(%s), bitcast.bf16(%s), %s)", key, query, sum);
             else
-                put_madd(x, key, query, sum);
+                at_put_madd(x->w, x->has_fma, key, query, sum);
             PUT("\n");
         }
     }
@@ -188,7 +181,7 @@ static void put_weighted(const writer *x) {
             else
                 PUT("let %s = max(splat.x%d(0.0), sums[%d, %d])\n", positive, x->lanes, i, v);
             PUT("%s = ", score);
-            put_madd(x, weight, positive, score);
+            at_put_madd(x->w, x->has_fma, weight, positive, score);
             PUT("\n");
         }
     }

@@ -2,6 +2,8 @@
 #ifndef ATTUNE_INDEX_WRITER_H
 #define ATTUNE_INDEX_WRITER_H
 
+#include "described/ir_text.h"
+
 #include <attune.h>
 
 #include <stdbool.h>

@@ -14,6 +14,7 @@
 #include "linear/conv_kernel.h"
 
 #include "described/described.h"
+#include "described/ir_text.h"
 #include "problem/problem_fields.h"
 
 #include <string.h>
@@ -47,8 +48,13 @@ static void put_store(const writer *x, const char *value) {
         PUT("cast.%s(%s)\n", x->dtype, value);
 }
 
-static void put_madd(const writer *x, const char *a, const char *b, const char *sum) {
-    PUT(x->has_fma ? "%s = fma(%s, %s, %s)\n" : "%s = (%s * %s) + %s\n", sum, a, b, sum);
+/* sum = w_i tap + sum. */
+static void put_tap(const writer *x, int i, const char *tap) {
+    char weight[32];
+    snprintf(weight, sizeof weight, "w%d", i);
+    PUT("sum[] = ");
+    at_put_madd(x->w, x->has_fma, weight, tap, "sum[]");
+    PUT("\n");
 }
 
 static void put_parameters(const writer *x) {
@@ -109,7 +115,7 @@ static void put_token(const writer *x, int phase, int number, const char *at) {
 static void put_channels_phase(const writer *x) {
     enum { TOKENS = 16, VECTORS = 8 };
     const int width = VECTORS * x->lanes;
-    char at[48], weight[16];
+    char at[48];
     PUT("parallel for number0 in 0..batch, part in 0..(longest + %d) / %d, block in 0..(channels + %d) / %d {\n",
         TOKENS - 1, TOKENS, width - 1, width);
     open_sequence(x, 0);
@@ -126,9 +132,8 @@ static void put_channels_phase(const writer *x) {
         PUT("sum[] = splat.x%d(0.0)\n", x->lanes);
     for (int i = 0; i < (int)x->taps; i++) {
         snprintf(at, sizeof at, "t + %lld", i * x->dilation);
-        snprintf(weight, sizeof weight, "w%d", i);
         put_token(x, 0, i, at);
-        put_madd(x, weight, "value0[]", "sum[]");
+        put_tap(x, i, "value0[]");
     }
     put_result(x);
     PUT("y[b0, first0 + t, c0]:x%d ? (live0) = ", x->lanes);
@@ -153,7 +158,7 @@ static void put_state_phase(const writer *x) {
 
 static void put_line(const writer *x) {
     enum { PIECE = 512 };
-    char tap[64], weight[16];
+    char tap[64];
     PUT("parallel for number0 in 0..batch, c in 0..channels {\n");
     open_sequence(x, 0);
     PUT("alloc line: f32[%lld] scratch\nalloc sum: f32x%d[] reg\n", x->kept + PIECE + x->lanes, x->lanes);
@@ -171,8 +176,7 @@ static void put_line(const writer *x) {
         PUT("sum[] = splat.x%d(0.0)\n", x->lanes);
     for (int i = 0; i < (int)x->taps; i++) {
         snprintf(tap, sizeof tap, "line[j + %lld]:x%d", i * x->dilation, x->lanes);
-        snprintf(weight, sizeof weight, "w%d", i);
-        put_madd(x, weight, tap, "sum[]");
+        put_tap(x, i, tap);
     }
     put_result(x);
     PUT("y[b0, t, c]:x%d @1 ? (ramp.x%d(t, 1) < splat.x%d(end0)) = ", x->lanes, x->lanes, x->lanes);

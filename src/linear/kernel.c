@@ -40,8 +40,6 @@ static bool read_problem(writer *x, const char *problem) {
     return true;
 }
 
-static int registers_of(const char *isa) { return strcmp(isa, "avx2") && strcmp(isa, "x86-64") ? 32 : 16; }
-
 /* Whether the pass that updates the state also makes the u of the next token. Of a few tokens it would be wasted on the
  * last one. */
 static bool has_next(const writer *x) { return x->has_delta && x->form != LIN_FEW; }
@@ -50,7 +48,7 @@ static bool has_next(const writer *x) { return x->has_delta && x->form != LIN_FE
  * So many vectors that they fit. */
 static void choose_sizes(writer *x, const attune_build_request *request) {
     enum { BESIDE = 3, MOST_HEADS = 4, MOST_BLOCKS = 8, ENOUGH_TASKS = 16 };
-    const int registers = registers_of(request->isa);
+    const int registers = at_registers_of(request->isa);
     x->has_fma = request->has_fma, x->has_many_registers = registers > 16;
     x->lanes = request->vector_bytes / 4;
     x->vectors = request->schedule[0];
@@ -215,7 +213,7 @@ static void row_of_first(writer *x, const char *row, int half) {
     for (int v = 0; v < x->vectors; v++) {
         snprintf(sum, sizeof sum, "u[0, %d, %d]", v, half);
         PUT("%s = ", sum);
-        lin_put_madd(x, state_at(x, row, v), key, sum);
+        at_put_madd(x->w, x->has_fma, state_at(x, row, v), key, sum);
         PUT("\n");
     }
 }
@@ -227,7 +225,7 @@ static void add_outputs(const writer *x, const char *made, int n, int v, int hal
         snprintf(query, sizeof query, "q%d.%d", n, g);
         snprintf(sum, sizeof sum, "o[%d, %d, %d]", g, v, half);
         PUT("%s = ", sum);
-        lin_put_madd(x, made, query, sum);
+        at_put_madd(x->w, x->has_fma, made, query, sum);
         PUT("\n");
     }
 }
@@ -252,13 +250,13 @@ static void row_of_update(writer *x, const char *row, int half) {
         snprintf(right, sizeof right, "r[%d]", v);
         snprintf(made, sizeof made, "s%d.%d", n, v);
         PUT("let %s = ", made);
-        lin_put_madd(x, key, right, old);
+        at_put_madd(x->w, x->has_fma, key, right, old);
         PUT("\n%s = %s\n", state_at(x, row, v), made);
         add_outputs(x, made, n, v, half);
         if (!has_next(x)) continue;
         snprintf(sum, sizeof sum, "u[0, %d, %d]", v, half);
         PUT("%s = ", sum);
-        lin_put_madd(x, made, next, sum);
+        at_put_madd(x->w, x->has_fma, made, next, sum);
         PUT("\n");
     }
 }

@@ -81,7 +81,7 @@ static void put_pair(writer *x, const char *j, bool is_itself) {
         snprintf(from, sizeof from, "e%d", n);
         snprintf(sum, sizeof sum, "dots[%d]", i);
         PUT("%s = ", sum);
-        lin_put_madd(x, row, from, sum);
+        at_put_madd(x->w, x->has_fma, row, from, sum);
         PUT("\n");
     }
     PUT("}\n");
@@ -164,7 +164,7 @@ static void put_product(writer *x, const char *rows, int first, int count) {
             snprintf(state, sizeof state, "s%d.%d", n, v);
             snprintf(sum, sizeof sum, "tile[%d, %d]", i, v);
             PUT("%s = ", sum);
-            lin_put_madd(x, factor, state, sum);
+            at_put_madd(x->w, x->has_fma, factor, state, sum);
             PUT("\n");
         }
     }
@@ -181,7 +181,7 @@ static void put_row_madd(writer *x, int i, const char *factor, const char *right
         snprintf(vector, sizeof vector, "%s%d", right, v);
         snprintf(sum, sizeof sum, "tile[%d, %d]", i, v);
         PUT("%s = ", sum);
-        lin_put_madd(x, name, vector, sum);
+        at_put_madd(x->w, x->has_fma, name, vector, sum);
         PUT("\n");
     }
 }

@@ -1,16 +1,9 @@
-/* Parts that the kernels of linear attention have in common: multiply-adds, masks of columns, and rows of Q and K in
- * scratch, as f32. */
+/* Parts that the kernels of linear attention have in common: masks of columns, and rows of Q and K in scratch, as f32.
+ */
 #include "linear/kernel.h"
 #include "linear/writer.h"
 
 #include <stdio.h>
-
-void lin_put_madd(const writer *x, const char *a, const char *b, const char *c) {
-    if (x->has_fma)
-        PUT("fma(%s, %s, %s)", a, b, c);
-    else
-        PUT("(%s * %s) + %s", a, b, c);
-}
 
 void lin_open_columns(writer *x) {
     const int n = ++x->place, width = x->vectors * x->lanes;

@@ -2,6 +2,8 @@
 #ifndef ATTUNE_LINEAR_WRITER_H
 #define ATTUNE_LINEAR_WRITER_H
 
+#include "described/ir_text.h"
+
 #include <attune.h>
 
 #include <stdbool.h>
@@ -31,9 +33,6 @@ static inline bool lin_has_finish(const writer *x) { return x->out_norm > 0 || x
 static inline bool lin_has_whole_vectors(const writer *x) {
     return x->dim_v % (x->blocks * x->vectors * x->lanes) == 0;
 }
-
-/* The expression a b + c. */
-void lin_put_madd(const writer *x, const char *a, const char *b, const char *c);
 
 /* Defines the columns of the task, vector by vector. Of chunks a task has several blocks of columns, and this begins a
  * loop over them. */
