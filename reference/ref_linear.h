@@ -4,6 +4,8 @@
 
 #include <attune.h>
 
+#include <stdbool.h>
+
 /* One sequence: dense rows [tokens, heads, columns] of the description's types, which names no size as 0. Tensors that
  * the description has not may be NULL. */
 typedef struct ref_linear {
@@ -12,7 +14,9 @@ typedef struct ref_linear {
     const void *q, *k, *v, *decay, *beta, *gate, *norm_weights;
 } ref_linear;
 
-/* Changes the state [num_kv_heads, head_dim, head_dim_v], and writes out [tokens, heads, head_dim_v]. */
-void ref_linear_compute(const ref_linear *r, double *state, double *out);
+/* Changes the state [num_kv_heads, head_dim, head_dim_v], and writes out [tokens, heads, head_dim_v]. limits: NULL, or
+ * [tokens, heads, head_dim_v], how far rounding may take a kernel in f32 from out, token after token or in chunks of 8
+ * (src/linear). false: out of memory. */
+bool ref_linear_compute(const ref_linear *r, double *state, double *out, double *limits);
 
 #endif

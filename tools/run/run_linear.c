@@ -23,6 +23,8 @@ typedef struct linear_call {
     npy_array out, state;                /* state is changed; it begins as `first` */
     npy_array first;
     double first_us, median_us, max_error, rms_error, expect_max;
+    double excess;  /* the largest error as a share of its limit */
+    char worst[96]; /* which number that is */
     bool same_bits, has_reference;
 } linear_call;
 
@@ -317,13 +319,18 @@ static bool measure(linear_call *c, attune_linear *linear) {
     return true;
 }
 
-/* The largest and the mean error of numbers, which are counted on. */
-static void add_errors(linear_call *c, const npy_array *have, int64_t first, const double *wanted, int64_t count,
+/* The largest and the mean error of numbers, which are counted on, and the largest share of a limit. */
+static void add_errors(linear_call *c, int64_t first, const double *wanted, const double *limits, int64_t count,
                        int64_t *all) {
     for (int64_t i = 0; i < count; i++) {
-        const double error = fabs(npy_element(have, (size_t)(first + i)) - wanted[i]);
+        const double have = npy_element(&c->out, (size_t)(first + i)), error = fabs(have - wanted[i]);
+        const double share = isnan(error) ? INFINITY : error / limits[i];
         if (!(error <= c->max_error)) c->max_error = isnan(error) ? INFINITY : error;
         c->rms_error += error * error;
+        if (share <= c->excess) continue;
+        c->excess = share;
+        snprintf(c->worst, sizeof c->worst, "number %lld is %.9g; the reference has %.9g, and rounding explains %.2g",
+                 (long long)(first + i), have, wanted[i], limits[i]);
     }
     *all += count;
 }
@@ -350,7 +357,8 @@ static bool compare_reference(linear_call *c) {
         const int64_t slot = s->state_ids ? s->state_ids[b] : b;
         double *const state = malloc((size_t)(numbers + 1) * sizeof *state);
         double *const out = malloc((size_t)(tokens * row + 1) * sizeof *out);
-        if ((good = state && out)) {
+        double *const limits = malloc((size_t)(tokens * row + 1) * sizeof *limits);
+        if ((good = state && out && limits)) {
             for (int64_t i = 0; i < numbers; i++) state[i] = npy_element(&c->first, (size_t)(slot * numbers + i));
             const ref_linear r = {.desc = d,
                                   .tokens = tokens,
@@ -361,13 +369,13 @@ static bool compare_reference(linear_call *c) {
                                   .beta = rows_at(c, BETA, first, d->beta_dtype),
                                   .gate = rows_at(c, GATE, first, d->dtype),
                                   .norm_weights = s->norm_weights};
-            ref_linear_compute(&r, state, out);
-            add_errors(c, &c->out, first * row, out, tokens * row, &all);
-        } else {
-            tool_error("out of memory for the check");
+            good = ref_linear_compute(&r, state, out, limits);
+            if (good) add_errors(c, first * row, out, limits, tokens * row, &all);
         }
+        if (!good) tool_error("out of memory for the check");
         free(state);
         free(out);
+        free(limits);
     }
     c->rms_error = sqrt(c->rms_error / (double)(all ? all : 1));
     c->has_reference = good;
@@ -426,7 +434,8 @@ static void print_text(const linear_call *c, FILE *stream) {
         table_cell(t, "interpreter");
         table_cell(t, "%s", c->same_bits ? "the same bits" : "DIFFERENT BITS");
         table_cell(t, "f64 reference");
-        table_cell(t, "max error %.2e, RMS %.2e", c->max_error, c->rms_error);
+        table_cell(t, "max error %.2e, RMS %.2e, at most %.2g %% of what rounding explains", c->max_error, c->rms_error,
+                   100 * c->excess);
     }
     if (c->o->expect) {
         table_cell(t, "expected");
@@ -443,6 +452,7 @@ static int print_json(const linear_call *c, const attune_context *context) {
         json_object_set_new(j, "same_bits", json_boolean(c->same_bits));
         json_object_set_new(j, "max_error", json_number(c->max_error));
         json_object_set_new(j, "rms_error", json_number(c->rms_error));
+        json_object_set_new(j, "limit_share", json_number(c->excess));
     }
     if (j && c->o->expect) json_object_set_new(j, "expect_max_error", json_number(c->expect_max));
     return json_print_for(context, 0, j);
@@ -481,6 +491,10 @@ static int run_on(linear_call *c) {
             print_text(c, takes_stdout ? stderr : stdout);
         if (o->check && !c->same_bits) {
             tool_error("kernels and interpreter differ in out or state");
+            code = TOOL_FAILED;
+        }
+        if (o->check && !(c->excess <= 1)) {
+            tool_error("out is wrong beside the f64 reference: %s", c->worst);
             code = TOOL_FAILED;
         }
     }
