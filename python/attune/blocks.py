@@ -78,7 +78,10 @@ def _numbers(values: np.ndarray, name: str) -> np.ndarray:
     if values.dtype.kind not in "iu":
         raise InvalidTypeError(f"{name} has the dtype {values.dtype}; it must be integers")
     limits = np.iinfo(np.int32)
-    return np.ascontiguousarray(values.clip(limits.min, limits.max), np.int32)
+    beyond = values[(values < limits.min) | (values > limits.max)]
+    if beyond.size:
+        raise InvalidArgumentError(f"{name} has the number {beyond[0]}, which is none of a block or a place in a list")
+    return np.ascontiguousarray(values, np.int32)
 
 
 def _from_csr(indptr: np.ndarray, indices: np.ndarray, heads: int, rows: int, columns: int) -> np.ndarray:
