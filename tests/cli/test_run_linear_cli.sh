@@ -23,6 +23,8 @@ expect "the delta rule, beside interpreter and f64" 0 'interpreter +the same bit
     op=linear,rule=delta,qk_norm_eps=1e-6 "${delta[@]}" -o "$work/out.npy" --write "state=$work/state.npy" --check
 expect "out has the shape of v" 0 "'shape': \(2, 9, 4, 8\)" head -c 128 "$work/out.npy"
 expect "the state is an output" 0 "'shape': \(2, 4, 8, 8\)" head -c 128 "$work/state.npy"
+expect "errors are within their limits" 0 'RMS [^,]*, at most [0-9.e-]+ % of what rounding explains' "$attune" run \
+    op=linear,rule=delta,qk_norm_eps=1e-6,reproducible=1 "${delta[@]}" --check
 expect "JSON" 0 '"same_bits": true' "$attune" run op=linear,rule=delta,qk_norm_eps=1e-6 "${delta[@]}" --check --json
 expect "the interpreter gives the same" 0 'max error 0\.00e\+00 against' "$attune" run \
     op=linear,rule=delta,qk_norm_eps=1e-6 "${delta[@]}" --engine=interp --expect "$work/out.npy"
