@@ -174,7 +174,7 @@ answers() {
     ) &
     server=$!
     trap "kill $server 2>/dev/null" EXIT
-    until grep -aq 'listening on http' "$work/server-$1-$2.log"; do
+    until grep -aqs 'listening on http' "$work/server-$1-$2.log"; do
         sleep 0.5
         [ $((tries += 1)) -lt 120 ] && kill -0 $server || { tail "$work/server-$1-$2.log" >&2; exit 1; }
     done
