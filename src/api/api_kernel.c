@@ -95,7 +95,8 @@ attune_status attune_bind_dlpack(attune_arguments *arguments, const attune_kerne
     if (!arguments || !kernel || !name || !tensor)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_bind_dlpack was given NULL");
     else if (!at_kernel_is_attention(kernel))
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile takes no attune_arguments");
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT,
+                "a kernel of attune_ir_compile or attune_description_compile takes no attune_arguments");
     else
         at_bind(&kernel->signature, arguments, name, tensor, &err);
     return at_report(&err);

@@ -60,7 +60,8 @@ attune_status attune_workspace_size_with(const attune_context *context, const at
     if (!context || !kernel || !arguments || !bytes)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_workspace_size was given NULL");
     else if (!at_kernel_is_attention(kernel))
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile takes no attune_arguments");
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT,
+                "a kernel of attune_ir_compile or attune_description_compile takes no attune_arguments");
     else if (at_run_choose(context, options, &choice, &err) == ATTUNE_OK &&
              at_call_settle(&kernel->signature, arguments, &settled, &err) == ATTUNE_OK) {
         *bytes = 0; /* the interpreter needs none */

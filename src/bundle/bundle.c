@@ -130,6 +130,8 @@ static attune_status take_description(at_bundle_plan *plan, const attune_bundle_
     at_error why = {0};
     const char *const name = d->name ? d->name : "";
     const at_described_op *const of = d->text ? at_described_op_of(d->text) : NULL;
+    if (!*name)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the description '%.200s' has no name", d->text ? d->text : "");
     if (!of)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%.60s: '%.200s' is no description of one of attune's operators",
                        name, d->text ? d->text : "");
@@ -183,12 +185,10 @@ attune_status attune_bundle_options_init(attune_bundle_options *options, size_t 
     return at_report(&err);
 }
 
-static attune_status check(const attune_context *context, const attune_bundle_options *options,
-                           const attune_bundle_kernel *kernels, size_t count, const attune_bundle_files *files,
+static attune_status check(const attune_bundle_options *options, const attune_bundle_kernel *kernels, size_t count,
                            at_error *err) {
-    const bool is_whole = options && options->struct_size == sizeof *options;
-    const size_t described = is_whole ? options->num_descriptions : 0, all = count + described;
-    if (!context || !options || (!kernels && (count || !described)) || !files || (described && !options->descriptions))
+    const size_t described = options->num_descriptions, all = count + described;
+    if ((!kernels && count) || (!options->descriptions && described))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "attune_bundle_make was given NULL");
     if (all < 1 || count > AT_BUNDLE_MOST_KERNELS || described > AT_BUNDLE_MOST_KERNELS)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a bundle has from 1 to %d kernels, not %zu",
@@ -197,7 +197,7 @@ static attune_status check(const attune_context *context, const attune_bundle_op
         return at_fail(
             err, ATTUNE_INVALID_ARGUMENT,
             "there are descriptions, but kernels_only is 0; a bundle has no functions for described kernels");
-    if (is_whole && ((options->kernels_only != 0 && options->kernels_only != 1) || options->reserved))
+    if ((options->kernels_only != 0 && options->kernels_only != 1) || options->reserved)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "kernels_only is %d; it must be 0 or 1, and reserved 0",
                        options->kernels_only);
     if (options->targets && *options->targets) return ATTUNE_OK;
@@ -209,8 +209,8 @@ attune_status attune_bundle_make(attune_context *context, const attune_bundle_op
     AT_DEFAULT_FPENV;
     attune_bundle_options options;
     at_error err = {0};
-    if (check(context, given, kernels, count, out, &err) || at_copy_in(&options_struct, given, &options, &err) ||
-        check(context, &options, kernels, count, out, &err))
+    if (!context || !given || !out) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_bundle_make was given NULL");
+    if (err.status || at_copy_in(&options_struct, given, &options, &err) || check(&options, kernels, count, &err))
         return at_report(&err);
     at_bundle_plan *plan = at_alloc(&context->allocator, sizeof *plan);
     if (!plan) at_fail_memory(&err, sizeof *plan);

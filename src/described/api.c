@@ -7,6 +7,7 @@
 /* ATTUNE_OK and parsed->of NULL: the text is none of a described operator. */
 static attune_status parse(const char *function, const char *text, at_described_text *parsed, at_error *err) {
     parsed->of = text ? at_described_op_of(text) : NULL;
+    parsed->count = 0;
     if (!text) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s was given no text", function);
     return parsed->of ? at_described_parse(parsed->of, text, parsed, err) : ATTUNE_OK;
 }
@@ -17,11 +18,11 @@ attune_status attune_description_kernel(const char *text, size_t number, char *k
     at_described_text parsed;
     char whole[AT_DESCRIBED_TEXT];
     if (count) *count = 0;
-    if (parse("attune_description_kernel", text, &parsed, &err) || !parsed.of) return at_report(&err);
+    if (parse("attune_description_kernel", text, &parsed, &err)) return at_report(&err);
     if (count) *count = parsed.count;
     if (!kernel) return ATTUNE_OK;
     if (number >= parsed.count) {
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "kernel %zu of a description that has %u", number, parsed.count);
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "number is %zu; the text has %u kernels", number, parsed.count);
         return at_report(&err);
     }
     at_described_print(parsed.of, &parsed.desc, parsed.forms[number], whole);

@@ -9,15 +9,24 @@
 
 enum { MOST_NAMES = 32 };
 
+#define BLANKS " \t\r\n"
+
 static const at_described_op *const all[] = {&lin_described, &conv_described, &idx_described, &blk_described,
                                              &mla_described};
 enum { NUM_OPERATORS = sizeof all / sizeof *all };
 
+/* What follows a word and blanks, which may also be before it; NULL: the text begins with something else. */
+static const char *after(const char *text, const char *word) {
+    text += strspn(text, BLANKS);
+    const size_t length = strlen(word);
+    return strncmp(text, word, length) ? NULL : text + length + strspn(text + length, BLANKS);
+}
+
 const at_described_op *at_described_op_of(const char *text) {
-    if (strncmp(text, "op=", 3)) return NULL;
-    for (int i = 0; i < NUM_OPERATORS; i++) {
-        const size_t length = strlen(all[i]->op);
-        if (!strncmp(text + 3, all[i]->op, length) && strchr(", \t", text[3 + length])) return all[i]; /* or the end */
+    const char *const key = after(text, "op"), *const value = key ? after(key, "=") : NULL;
+    for (int i = 0; value && i < NUM_OPERATORS; i++) {
+        const char *const rest = after(value, all[i]->op);
+        if (rest && (!*rest || *rest == ',')) return all[i];
     }
     return NULL;
 }
@@ -123,8 +132,9 @@ static attune_status read_field(const mha_pair *pair, const at_described_field *
 }
 
 static attune_status refuse_name(const at_described_op *of, const mha_pair *pair, at_error *err) {
-    const char *names[MOST_NAMES] = {"op", "kernel"};
-    int count = 2;
+    const char *names[MOST_NAMES] = {"op"};
+    int count = 1;
+    if (of->forms) names[count++] = "kernel";
     for (size_t i = 0; i < of->num_fields; i++) names[count++] = of->fields[i].name;
     const mha_suggestion suggestion = mha_suggest_name(pair, names, count);
     return at_fail(err, ATTUNE_INVALID_PROBLEM, "op=%s has no field '%.*s'%s", of->op,

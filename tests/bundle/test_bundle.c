@@ -300,6 +300,37 @@ static void context_is_the_caller_s(void **state) {
     attune_context_destroy(context);
 }
 
+/* Refused before anything is compiled. */
+static void descriptions_are_checked(void **state) {
+    (void)state;
+    int calls = 0;
+    const at_context_hooks hooks = {.compile = refuse_to_compile, .compile_user = &calls};
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context *context;
+    attune_bundle_files files;
+    attune_bundle_description described = {"", "op=linear,num_heads=2,head_dim=16"};
+    struct {
+        attune_bundle_options options;
+        uint64_t of_a_later_version;
+    } newer = {ATTUNE_BUNDLE_OPTIONS_INIT, 0};
+    attune_bundle_options *const wish = &newer.options;
+    options.cache_dir = "";
+    assert_ok(at_context_create(&options, &hooks, &context));
+    wish->name = "x", wish->kernels_only = 1;
+    wish->targets = cases_bundle.kernels[0].codes[0].name;
+    assert_fails(attune_bundle_make(context, wish, NULL, 0, &files), ATTUNE_INVALID_ARGUMENT,
+                 "a bundle has from 1 to 4096 kernels, not 0");
+    wish->descriptions = &described, wish->num_descriptions = 1;
+    for (int i = 0; i < 2; i++, described.name = NULL)
+        assert_fails(attune_bundle_make(context, wish, NULL, 0, &files), ATTUNE_INVALID_ARGUMENT,
+                     "the description 'op=linear,num_heads=2,head_dim=16' has no name");
+    assert_int_equal(calls, 0);
+    described.name = "few";
+    wish->struct_size = sizeof newer;
+    assert_fails(attune_bundle_make(context, wish, NULL, 0, &files), ATTUNE_CODEGEN_FAILED, "compiles nothing");
+    attune_context_destroy(context);
+}
+
 /* ---- Registered with the library ---- */
 
 static uint64_t bundle_hits(const attune_context *context) {
@@ -447,6 +478,7 @@ int main(void) {
         cmocka_unit_test(tensors_of_functions_have_members),
         cmocka_unit_test(a_block_mask_is_kept),
         cmocka_unit_test(context_is_the_caller_s),
+        cmocka_unit_test(descriptions_are_checked),
         cmocka_unit_test(header_is_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -56,11 +56,19 @@ static void kernels_of_texts(void **state) {
                   15, 16,
                   "op=mla,embed_dim=32,out_dim=32,num_heads=2,kv_lora_rank=16,qk_nope_head_dim=8,qk_rope_head_dim=4,"
                   "v_head_dim=8,dtype=f32,norm_eps=1e-06,form=absorbed,kernel=out_512");
+    assert_kernel(" op = index , num_heads=4,head_dim=32,num_ids=16", 0, 1,
+                  "op=index,num_heads=4,head_dim=32,num_ids=16,dtype=f32,w_dtype=f32");
     size_t count = 1;
     assert_ok(attune_description_kernel("num_heads=2,seq_q=3,head_dim=8", 0, NULL, 0, &count));
     assert_int_equal(count, 0);
     assert_ok(attune_description_kernel("op=linearly", 0, NULL, 0, &count));
     assert_int_equal(count, 0);
+}
+
+static const char *refusal_of(const char *text) {
+    size_t count;
+    assert_int_equal(attune_description_kernel(text, 0, NULL, 0, &count), ATTUNE_INVALID_PROBLEM);
+    return attune_last_message();
 }
 
 static void mistakes(void **state) {
@@ -80,7 +88,8 @@ static void mistakes(void **state) {
         {"op=linear,num_heads=2,head_dim=8,dtype=f64", ATTUNE_UNSUPPORTED, "dtype is f64; it must be f32, bf16 or f16"},
         {"op=conv,channels=8,taps=65", ATTUNE_INVALID_ARGUMENT, "taps is 65; it must be from 1 to 64"},
         {"op=conv,channels=8,taps=4,has_bias=2", ATTUNE_INVALID_PROBLEM, "has_bias is 2; it must be 0 or 1"},
-        {"op=index,num_heads=2,head_dim=8,num_ids=4,kernel=few", ATTUNE_INVALID_PROBLEM, "has no field 'kernel'"},
+        {"op=index,num_heads=2,head_dim=8,num_ids=4,kernel=few", ATTUNE_INVALID_PROBLEM,
+         "op=index has no field 'kernel'"},
         {"op=conv,", ATTUNE_INVALID_PROBLEM, "nothing follows the last comma"},
     };
     size_t count;
@@ -88,7 +97,10 @@ static void mistakes(void **state) {
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_fails(attune_description_kernel(wrong[i].text, 0, NULL, 0, &count), wrong[i].status, wrong[i].message);
     assert_fails(attune_description_kernel("op=conv,channels=8,taps=4", 4, small, sizeof small, NULL),
-                 ATTUNE_INVALID_ARGUMENT, "kernel 4 of a description that has 4");
+                 ATTUNE_INVALID_ARGUMENT, "number is 4; the text has 4 kernels");
+    assert_null(strstr(refusal_of("op=index,num_heads=2,head_dim=8,num_ids=4,kernel=few"), "did you mean kernel"));
+    assert_fails(attune_description_kernel("num_heads=2", 0, small, sizeof small, NULL), ATTUNE_INVALID_ARGUMENT,
+                 "number is 0; the text has 0 kernels");
     assert_fails(attune_description_kernel("op=conv,channels=8,taps=4", 0, small, sizeof small, NULL),
                  ATTUNE_INVALID_ARGUMENT, "there is room for 8");
     attune_context *const context = open_context(0);
