@@ -199,7 +199,6 @@ int conv_build(void *user, const attune_build_request *request, attune_ir_writer
         PUT("%s is no problem of a causal convolution", request->problem);
         return 1;
     }
-    x->kept = (x->taps - 1) * x->dilation;
     put_parameters(x);
     if (x->form == CONV_TOKENS) {
         put_line(x);

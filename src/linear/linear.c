@@ -72,6 +72,8 @@ static attune_status settle(void *desc, at_error *err) {
     if (!d->num_kv_heads) d->num_kv_heads = d->num_heads;
     if (!d->num_k_heads) d->num_k_heads = d->num_kv_heads;
     if (!d->head_dim_v) d->head_dim_v = d->head_dim;
+    if (!d->qk_norm_eps) d->qk_norm_eps = 0; /* -0.0 is the same kernel */
+    if (!d->out_norm_eps) d->out_norm_eps = 0;
     attune_dtype *const dtypes[] = {&d->dtype, &d->decay_dtype, &d->beta_dtype, &d->state_dtype};
     for (int i = 0; i < 4; i++)
         if (*dtypes[i] == ATTUNE_DTYPE_DEFAULT) *dtypes[i] = ATTUNE_F32;
@@ -101,6 +103,8 @@ static void narrow(void *desc, uint32_t form) {
     attune_linear_desc *const d = desc;
     (void)form;
     d->scale = ATTUNE_DEFAULT_SCALE, d->reproducible = 0;
+    if (!d->has_beta) d->beta_dtype = ATTUNE_F32;
+    if (d->decay == ATTUNE_DECAY_NONE) d->decay_dtype = ATTUNE_F32;
 }
 
 #define DESC attune_linear_desc

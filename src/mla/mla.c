@@ -55,6 +55,7 @@ static attune_status check_choices(const attune_mla_desc *d, at_error *err) {
     if (d->has_ids && d->form == ATTUNE_MLA_UNABSORBED)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
                        "has_ids is 1 and form ATTUNE_MLA_UNABSORBED; listed keys are attended to in the absorbed form");
+    if (d->reserved) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "reserved is %u; it must be 0", d->reserved);
     if (!isnan(d->softmax_scale) && !(fabs(d->softmax_scale) <= 1e6))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "softmax_scale is %g; it must be within +-1e6", d->softmax_scale);
     if (!(d->norm_eps >= 1e-12 && d->norm_eps <= 1))

@@ -42,6 +42,9 @@ static void kernels_of_texts(void **state) {
     "rule=delta,has_beta=1"
     assert_kernel(linear, 0, 2, "op=linear,num_heads=2," REST ",kernel=few");
     assert_kernel(linear, 1, 2, "op=linear,num_heads=2," REST ",kernel=chunks");
+    assert_kernel("op=linear,num_heads=2,head_dim=8,beta_dtype=bf16,decay_dtype=f16,qk_norm_eps=-0.0,dtype=bf16", 0, 2,
+                  "op=linear,num_heads=2,num_kv_heads=2,num_k_heads=2,head_dim=8,head_dim_v=8,dtype=bf16,"
+                  "decay_dtype=f32,beta_dtype=f32,state_dtype=f32,kernel=few");
     assert_kernel("op=linear , has_beta = 1, rule=delta,reproducible=1,num_heads=2,head_dim=8,dtype=bf16", 1, 2,
                   "op=linear,num_heads=2," REST ",kernel=tokens");
     assert_kernel("op=conv,channels=77,taps=4,has_silu=1", 3, 4,

@@ -477,6 +477,8 @@ static void wrong_descriptions_have_a_sentence(void **unused) {
     check_desc(d, &w, "reproducible is 1 and form ATTUNE_MLA_BY_COST; the two forms have different bits: name one");
     d = m->d, d.has_ids = 1, d.form = ATTUNE_MLA_UNABSORBED;
     check_desc(d, &w, "has_ids is 1 and form ATTUNE_MLA_UNABSORBED; listed keys are attended to in the absorbed form");
+    d = m->d, d.reserved = 7;
+    check_desc(d, &w, "reserved is 7; it must be 0");
     d = m->d, d.q_lora_rank = 0;
     check_desc(d, &w, "q_proj of the weights is NULL");
     w.q_proj = w.o_proj;

@@ -23,8 +23,8 @@
  *             not among them
  *     index   has one kernel, which text does not name
  *
- * The complete text of a kernel has all that its code depends on, and nothing else. So a description's scale is not in
- * it, nor the channels of a convolution. Caches list kernels by these texts, and records of misses (ATTUNE_RECORD) are
+ * The complete text of a kernel has all that its code depends on. A description's scale and reproducible are not in it,
+ * and a convolution has channels=1 there. Caches list kernels by these texts, and records of misses (ATTUNE_RECORD) are
  * made of them. */
 #ifndef ATTUNE_DESCRIPTION_H
 #define ATTUNE_DESCRIPTION_H
