@@ -115,6 +115,26 @@ static void loop_ir_has_a_format_version(void **state) {
     }
 }
 
+/* Kernels of linear attention with the most heads have loop IR of some 3 MB. */
+static void loop_ir_may_be_long(void **state) {
+    (void)state;
+    const at_key key = key_of(3);
+    at_cache_file entry = entry_of(&key), got;
+    uint8_t *data;
+    size_t bytes;
+    const size_t length = 3 << 20;
+    char *const ir = malloc(length + 1);
+    assert_non_null(ir);
+    memset(ir, ' ', length);
+    ir[length] = '\0';
+    entry.ir = ir;
+    assert_int_equal(at_cache_file_encode(&entry, NULL, &data, &bytes, NULL), ATTUNE_OK);
+    assert_null(at_cache_file_decode(data, bytes, &got));
+    assert_string_equal(got.ir, ir);
+    at_free(NULL, data);
+    free(ir);
+}
+
 static void each_flipped_bit_is_noticed(void **state) {
     (void)state;
     uint8_t *data;
@@ -733,6 +753,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_entry_comes_back),
         cmocka_unit_test(loop_ir_has_a_format_version),
+        cmocka_unit_test(loop_ir_may_be_long),
         cmocka_unit_test(each_flipped_bit_is_noticed),
         cmocka_unit_test(each_truncation_is_noticed),
         WITH_DIRECTORY(an_entry_is_found_again),
