@@ -16,6 +16,7 @@
 #include "schedule/cost_parts.h"
 #include "schedule/variant.h"
 
+#include <limits.h>
 #include <math.h>
 
 double mha_cost_of_choice(const mha_cost_context *c, const mha_schedule *schedule) {
@@ -213,9 +214,9 @@ void mha_choose(mha_problem problem, const at_target *target, const at_descripti
 int mha_next_reason(int after, mha_problem problem, const mha_machine *on, mha_schedule *instead) {
     mha_schedule chosen;
     mha_choose_without(0, problem, on, &chosen);
-    for (int row = after + 1; mha_correction_row_of(row); row++) {
-        mha_choose_without(row, problem, on, instead);
-        if (!mha_schedule_same(instead, &chosen)) return row;
+    for (int row = after; row < INT_MAX && mha_correction_row_of(row + 1); row++) {
+        mha_choose_without(row + 1, problem, on, instead);
+        if (!mha_schedule_same(instead, &chosen)) return row + 1;
     }
     return 0;
 }
