@@ -39,10 +39,9 @@ extern "C" {
 enum { ATTUNE_DESCRIPTION_BYTES = 512 };
 
 /* Counts the kernels of a text (*count, unless it is NULL), and writes the complete text of one, by its number from 0,
- * into `kernel` (NULL: it does not). A text of another op, or without one first, has 0 kernels: it is a problem of
- * attention, or nothing. ATTUNE_INVALID_PROBLEM: a name or a value is wrong. ATTUNE_INVALID_ARGUMENT: there is no kernel
- * of this number, or no room for its text. Statuses for numbers out of range are those of attune_linear_create and so
- * on. */
+ * into `kernel`, unless that is NULL. A text of another op, or without one first, has 0 kernels: it may be a problem of
+ * attention. ATTUNE_INVALID_PROBLEM: a name or a value is wrong. ATTUNE_INVALID_ARGUMENT: there is no kernel of this
+ * number, or no room for its text. Statuses for numbers out of range are those of attune_linear_create and so on. */
 ATTUNE_CHECKED attune_status attune_description_kernel(const char *text, size_t number, char *kernel, size_t capacity,
                                                        size_t *count);
 
