@@ -44,11 +44,12 @@ extern "C" {
  * been compiled, a plan uses a fallback: of a bundle, the cache, another tuning class, tier 0, or the virtual machine.
  * attune_plan_create looks for it, so a first call with deadline_us 0 takes little longer than others. The thread of
  * `background` compiles the plan's own kernels, and after them those for lengths, by default only if 10 percent are to
- * be gained (least_gain 0). A compile that fails is reported by ATTUNE_EVENT_COMPILE_END and not tried again. Bits may
- * change with each kernel unless the problem is reproducible. With ATTUNE_STRICT=1 a missing kernel fails the call.
- * Plans without a deadline take the one of the environment variable ATTUNE_DEADLINE_US, if it is set.
+ * be gained (least_gain 0). A compile that fails is reported by ATTUNE_EVENT_COMPILE_END, and tried again later if it
+ * may succeed then. Bits may change with each kernel unless the problem is reproducible. With ATTUNE_STRICT=1 a missing
+ * kernel fails the call. Plans without a deadline take the one of the environment variable ATTUNE_DEADLINE_US, if it is
+ * set.
  *
- * The first max_specialised lengths get one and keep it, so a plan compiles at most max_specialised + 3 kernels in its
+ * The first max_specialised lengths get one and keep it, so a plan compiles at most max_specialised + 5 kernels in its
  * life. Calls of few queries with another number of keys are not specialised, because decoding has new lengths at
  * every step. Nor are ragged batches, calls in which a dynamic length is ATTUNE_NOT_SET or 0, and problems with
  * short_masks. The batch of a block counts as a length while the block has few tokens, because its kernel is for so
