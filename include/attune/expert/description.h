@@ -6,22 +6,25 @@
  *
  * A text begins with op=linear, op=conv, op=index, op=blocks or op=mla. Further pairs NAME=VALUE, in any order, are the
  * members of attune_linear_desc, attune_conv_desc, attune_index_desc, attune_blocks_desc or attune_mla_desc. Those that
- * are left out have the value of ATTUNE_LINEAR_DESC_INIT and so on. Values are numbers, the types f32, bf16, f16, i8 or
- * f8, and words:
+ * are left out have the value of ATTUNE_LINEAR_DESC_INIT and so on. Values are numbers, names of types such as bf16
+ * (each operator refuses those that it does not have), and words:
  *
  *     rule=linear|gated|delta|gated_delta  decay=none|head|key  gate=none|silu|sigmoid      of linear
  *     form=by_cost|absorbed|unabsorbed                                                      of mla
  *
- * A description has several kernels, and steps use what fits their tensors and lengths. `kernel` names one of them:
+ * A description has several kernels (op=index has one, which text does not name), and steps use what fits their
+ * tensors and lengths. `kernel` names one of them:
  *
- *     linear  few       steps whose sequences have less than 8 tokens
- *             chunks    longer ones; tokens, if the description is reproducible
- *     conv    channels  x, out and the state have contiguous channels; state_apart: x and out do
- *             tokens    x and out have contiguous tokens, at least 8 in a sequence; apart: anything else
- *     blocks  64, 512, 4096, 32768: at most so many blocks of keys
- *     mla     project_1 … out_512: the products around attention, for 1, about 4, 16 or 512 tokens. Attention itself is
- *             not among them
- *     index   has one kernel, which text does not name
+ *     linear  few          the longest sequence of the step has fewer than 8 tokens
+ *             chunks       it has 8 or more, and the description is not reproducible
+ *             tokens       it has 8 or more, and the description is reproducible
+ *     conv    channels     channels of x, out and the state are contiguous
+ *             state_apart  those of x and out only
+ *             tokens       tokens of x and out are contiguous, and the longest sequence has at least 8
+ *             apart        any other strides
+ *     blocks  64, 512, 4096 or 32768: at most so many blocks of keys
+ *     mla     project, absorb, values, expand or out, then _1, _4, _16 or _512: the products around attention, for 1
+ *             token, up to 4, up to 16, or more. Attention itself is not among them
  *
  * The complete text of a kernel has all that its code depends on. A description's scale and reproducible are not in it,
  * and a convolution has channels=1 there. Caches list kernels by these texts, and records of misses (ATTUNE_RECORD) are
