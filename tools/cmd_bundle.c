@@ -38,7 +38,7 @@ typedef struct bundle_options {
 } bundle_options;
 
 static const struct argp_option options[] = {
-    {"output", 'o', "FILE", 0, "The library to write: libNAME.a, or with --shared libNAME.so", 0},
+    {"output", 'o', "FILE", 0, "The library to write: libmodel.a, or with --shared libmodel.so", 0},
     {"header", TOOL_KEY_HEADER, "FILE", 0, "The C header to write", 0},
     {"name", TOOL_KEY_NAME, "NAME", 0, "What the names of all functions begin with", 0},
     {"targets", TOOL_KEY_TARGETS, "TARGET[:CLASS],...", 0,
@@ -283,13 +283,29 @@ static bool are_apart(const bundle_options *o) {
     return false;
 }
 
+/* Described kernels are not called by functions of the header. */
+static bool has_functions_for_all(const bundle_options *o) {
+    for (size_t i = 0; i < o->list.count && !o->kernels_only; i++) {
+        const manifest_entry *const entry = &o->list.entries[i];
+        const int op = (int)strcspn(entry->text, ",");
+        if (!entry->is_described) continue;
+        if (entry->line)
+            tool_error("line %d is a description (%.*s): its bundle needs --kernels-only", entry->line, op,
+                       entry->text);
+        else
+            tool_error("%s is a description: its bundle needs --kernels-only", entry->text);
+        return false;
+    }
+    return true;
+}
+
 /* Whether all files can be written, before anything is compiled. */
 static bool can_write(bundle_options *o) {
     if (!split_targets(o)) {
         tool_error("out of memory");
         return false;
     }
-    if (!are_apart(o)) return false;
+    if (!are_apart(o) || !has_functions_for_all(o)) return false;
     for (size_t i = 0; i < o->num_libraries; i++)
         if (!tool_can_write(o->libraries[i].output)) return false;
     return !o->header || tool_can_write(o->header);
@@ -302,8 +318,9 @@ int cmd_bundle(int argc, char **argv) {
         "MANIFEST|PROBLEM...",
         "Compiles kernels into a static library and a C header, for programs that have neither attune nor a compiler. "
         "A MANIFEST has a line `NAME: PROBLEM` or `NAME: PROBLEM | SCHEDULE` for each kernel; without a name, as "
-        "ATTUNE_RECORD=FILE writes lines, they are k0, k1, .... TARGETs of another architecture than the first "
-        "give a library of their own: libNAME-aarch64.a, libNAME-x86_64.a.",
+        "ATTUNE_RECORD=FILE writes lines, they are k0, k1, .... With --kernels-only a PROBLEM may also be a "
+        "description of another operator: op=linear,.... TARGETs of another architecture than the first give a "
+        "library of their own, named like FILE with -aarch64 or -x86_64 before its suffix.",
         tool_common_children,
         NULL,
         NULL};

@@ -324,8 +324,11 @@ static void descriptions_are_checked(void **state) {
     for (int i = 0; i < 2; i++, described.name = NULL)
         assert_fails(attune_bundle_make(context, wish, NULL, 0, &files), ATTUNE_INVALID_ARGUMENT,
                      "the description 'op=linear,num_heads=2,head_dim=16' has no name");
+    described.name = "few", wish->kernels_only = 0;
+    assert_fails(attune_bundle_make(context, wish, NULL, 0, &files), ATTUNE_INVALID_ARGUMENT,
+                 "there are descriptions, but kernels_only is 0");
     assert_int_equal(calls, 0);
-    described.name = "few";
+    wish->kernels_only = 1;
     wish->struct_size = sizeof newer;
     assert_fails(attune_bundle_make(context, wish, NULL, 0, &files), ATTUNE_CODEGEN_FAILED, "compiles nothing");
     attune_context_destroy(context);
