@@ -246,8 +246,9 @@ int cmd_bench(int argc, char **argv) {
         "Measures problems, or a set of ten without any, in interleaved rounds. Between two samples it measures the "
         "CPU's peak, and how fast a buffer is read that is as large as all the memory a call touches. The peak is that "
         "of bf16 dot products for bf16 problems, where the instruction set in use has them, else of multiply-adds in "
-        "f32 or f64. The roofline is the longer of the two times that peak and reading allow. Only pairs of "
-        "a query and a key count that causality, windows, lengths and mask_mod show. The spread is the range of the "
+        "f32 or f64. The roofline is the longer of the two times that peak and reading allow. Only "
+        "visible pairs of query and key count: those that causality, windows, lengths and mask_mod leave. The spread "
+        "is the range of the "
         "middle half of the samples. On a busy machine, where samples or probes lie too far apart, only the fastest "
         "sample is printed. Cold compile leaves out "
         "the time to load LLVM. `attune bench compare` shows results of several machines beside each other.",

@@ -166,7 +166,7 @@ int cmd_cache(int argc, char **argv) {
         "  audit    compile a sample again and compare the code\n"
         "  gc       evict down to the cap, and remove files that crashed writers left\n"
         "  clear    remove all\n"
-        "  why      name the part of its key that keeps a problem from being found\n"
+        "  why      name what keeps a problem of attention from being found\n"
         "  export   copy all valid files into a directory\n"
         "  import   copy those of a directory that can be used here\n"
         "  add      the same from a signed pack, or from its URL\n"

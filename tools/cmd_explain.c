@@ -23,7 +23,8 @@ static const struct argp_option options[] = {
      "Threads that share the tasks (default 1); the call is measured with as many of them as there are CPUs", 0},
     {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where the problem leaves them open", 0},
     {"dry-run", TOOL_KEY_DRY_RUN, NULL, 0, "Measure nothing", 0},
-    TOOL_TARGET_OPTION,
+    {"target", TOOL_KEY_TARGET, "NAME", 0,
+     "With --dry-run: explain what would be compiled for this instruction set, which this CPU need not have", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };

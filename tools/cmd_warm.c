@@ -117,8 +117,10 @@ int cmd_warm(int argc, char **argv) {
         parse,
         "MANIFEST|PROBLEM...",
         "Compiles kernels into the disk cache, so that programs find them there. A MANIFEST has a line `PROBLEM` or "
-        "`PROBLEM | SCHEDULE` for each; ATTUNE_RECORD=FILE makes any program that uses attune write one of what it had "
-        "to compile. Exit status 1 if a kernel failed or was left, or a line of a MANIFEST was no problem.",
+        "`PROBLEM | SCHEDULE` for each. A PROBLEM may also be a description of another operator, which stands for its "
+        "kernels: op=linear,.... With ATTUNE_RECORD=FILE any program that uses attune writes a MANIFEST of the kernels "
+        "that it had to compile. Exit status 1: a kernel failed, time ran out, a line of a MANIFEST is wrong, or the "
+        "cache could not be written.",
         tool_common_children,
         NULL,
         NULL};
