@@ -21,10 +21,10 @@ static int64_t out_heads(const attune_linear_desc *d) {
     return d->num_heads > d->num_kv_heads ? d->num_heads : d->num_kv_heads;
 }
 
-/* What is known of a column of a state: how far it may be off, as a Euclidean length, and a length that no sum of its
- * chunk exceeds. */
+/* What is known of a column of a state: how far it may be off, as a Euclidean length, a length that no sum of its
+ * chunk exceeds, and the largest factor that a row of Q may be multiplied by. */
 typedef struct column {
-    double error, size;
+    double error, size, factor;
 } column;
 
 /* Rounding errors of a sum of products of a row of Q or K, its norm and its decay. */
@@ -39,12 +39,17 @@ static double length_of(const double *s, int64_t rows, int64_t columns, int64_t 
 }
 
 /* A column after S = a S + b k r, if a product with 1 - b k k^T does not lengthen more than `keeps`. A chunk adds to
- * what was there at its beginning, so sums within it may be larger than the state. */
+ * what was there at its beginning, so sums within it may be larger than the state. What may have overflowed in f32 is
+ * not known from then on. */
 static void age(const attune_linear_desc *d, column *c, double decay, double b, double key, double right) {
-    const double a = exp(decay), keeps = d->rule >= ATTUNE_DELTA ? fmax(1, fabs(1 - b * key * key)) : 1;
-    const double step = fabs(b) * key;
-    c->error = a * keeps * c->error + share_of(d, decay) * (a * c->size * (1 + step * key) + step * fabs(right));
+    enum { FORGETS = -1000 }; /* exp of it is 0, as of -infinity */
+    const double kept = fmax(decay, FORGETS), a = exp(kept), step = fabs(b) * key;
+    const double keeps = d->rule >= ATTUNE_DELTA ? fmax(1, fabs(1 - b * key * key)) : 1;
+    const double before = isinf(c->error) ? c->error : a * keeps * c->error;
+    c->error = before + share_of(d, kept) * (a * c->size * (1 + step * key) + step * fabs(right));
     c->size = a * c->size + step * fabs(right);
+    c->factor = fmax(c->factor, fmax(step, c->size));
+    if (c->size > (double)FLT_MAX) c->error = INFINITY;
 }
 
 static double largest_decay(const ref_linear *r, int64_t of_head) {
@@ -125,8 +130,12 @@ static void read_state(const ref_linear *r, int64_t token, int64_t head, const d
                 o += s[i * columns + j] * number(d->dtype, r->q, q_row * rows + i) * norm;
             out[out_row * columns + j] = scale * o;
             if (known) {
+                const bool overflows = fmax(1, 1 / fabs(scale)) * length * known[j].factor > (double)FLT_MAX;
                 const double sums = length * (known[j].error + share_of(d, 0) * known[j].size);
-                limits[out_row * columns + j] = sums + epsilon_of(d->dtype) * fabs(scale * o) + tiniest_of(d->dtype);
+                limits[out_row * columns + j] =
+                    overflows || isinf(known[j].error)
+                        ? INFINITY
+                        : sums + epsilon_of(d->dtype) * fabs(scale * o) + tiniest_of(d->dtype);
             }
         }
         finish(r, out_row, out + out_row * columns, known ? limits + out_row * columns : NULL);
@@ -135,7 +144,8 @@ static void read_state(const ref_linear *r, int64_t token, int64_t head, const d
 
 /* A chunk begins: its sums are of the state and of what it adds. */
 static void begin_chunk(const attune_linear_desc *d, const double *s, column *known) {
-    for (int64_t j = 0; j < d->head_dim_v; j++) known[j].size = length_of(s, d->head_dim, d->head_dim_v, j);
+    for (int64_t j = 0; j < d->head_dim_v; j++)
+        known[j].size = length_of(s, d->head_dim, d->head_dim_v, j), known[j].factor = fmax(1, known[j].size);
 }
 
 bool ref_linear_compute(const ref_linear *r, double *state, double *out, double *limits) {

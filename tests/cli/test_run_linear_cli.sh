@@ -32,6 +32,33 @@ expect "with decays of keys, a norm and a state" 0 'the same bits' "$attune" run
     "${delta[@]}" --tensor "decay=$work/decay.npy" --tensor "norm_weights=$work/norm.npy" \
     --tensor "state=$work/state.npy" --check
 
+# odd NAME FROM NUMBER BYTES: a copy of an array with one number of 4 bytes replaced.
+odd() {
+    cp "$work/$2.npy" "$work/$1.npy"
+    printf '%b' "$4" | dd of="$work/$1.npy" bs=1 seek=$(($(stat -c %s "$work/$1.npy") - 4 * $3)) conv=notrunc status=none
+}
+rows decay_head '(2, 9, 4)' 72
+odd forgets decay_head 9 '\x00\x00\x80\xff'
+odd nan v 300 '\x00\x00\xc0\x7f'
+odd infinite k 150 '\x00\x00\x80\x7f'
+# ones NAME FROM NUMBERS: an array of ones in f16, of the shape of one in f32.
+ones() {
+    head -c $(($(stat -c %s "$work/$2.npy") - 4 * $3)) "$work/$2.npy" | sed 's/<f4/<f2/' >"$work/$1.npy"
+    for ((i = 0; i < $3; i++)); do printf '\x00\x3c'; done >>"$work/$1.npy"
+}
+ones q16 q 288
+ones v16 v 576
+expect "--check of a decay of -infinity" 0 'the same bits' "$attune" run op=linear,rule=gated "${call[@]}" \
+    --tensor "decay=$work/forgets.npy" --check
+expect "--check with NaN in v" 0 'the same bits' "$attune" run op=linear,rule=delta --q "$work/q.npy" \
+    --k "$work/k.npy" --v "$work/nan.npy" --check
+expect "--check with an infinity in k" 0 'the same bits' "$attune" run op=linear,rule=delta --q "$work/q.npy" \
+    --k "$work/infinite.npy" --v "$work/v.npy" --check
+expect "--check of results beyond f32" 0 'the same bits' "$attune" run op=linear,rule=delta,scale=1e38 "${call[@]}" \
+    --check
+expect "--check of results beyond f16" 0 'the same bits' "$attune" run op=linear,rule=linear,scale=1e5 \
+    --q "$work/q16.npy" --k "$work/q16.npy" --v "$work/v16.npy" --check
+
 expect "a rule that there is not" 1 'rule is nope; it must be linear, gated, delta or gated_delta' "$attune" run \
     op=linear,rule=nope "${call[@]}"
 expect "a field that it has not" 1 'op=linear has no field num_heads' "$attune" run op=linear,num_heads=2 "${call[@]}"

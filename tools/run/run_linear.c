@@ -6,6 +6,7 @@
 #include "ref_linear.h"
 
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -319,13 +320,31 @@ static bool measure(linear_call *c, attune_linear *linear) {
     return true;
 }
 
+/* The largest number of a type of out. */
+static double largest_of(attune_dtype dtype) {
+    return dtype == ATTUNE_F16 ? 65504 : dtype == ATTUNE_BF16 ? 0x1.fep127 : (double)FLT_MAX;
+}
+
+/* The error as a share of its limit. Where NaN or an infinity is expected, any such number is right, and so is an
+ * infinity where the expected number may be beyond the type's range within the limit. */
+static double share_of_limit(double have, double wanted, double limit, attune_dtype dtype) {
+    if (have == wanted) return 0;
+    if (!isfinite(wanted)) return isfinite(have) ? INFINITY : 0;
+    if (!isfinite(have) && isinf(limit)) return 0;
+    const bool overflows = fabs(wanted) + limit >= largest_of(dtype) && signbit(have) == signbit(wanted);
+    if (isinf(have)) return overflows ? 0 : INFINITY;
+    const double share = fabs(have - wanted) / limit;
+    return isnan(share) ? INFINITY : share;
+}
+
 /* The largest and the mean error of numbers, which are counted on, and the largest share of a limit. */
 static void add_errors(linear_call *c, int64_t first, const double *wanted, const double *limits, int64_t count,
                        int64_t *all) {
     for (int64_t i = 0; i < count; i++) {
-        const double have = npy_element(&c->out, (size_t)(first + i)), error = fabs(have - wanted[i]);
-        const double share = isnan(error) ? INFINITY : error / limits[i];
-        if (!(error <= c->max_error)) c->max_error = isnan(error) ? INFINITY : error;
+        const double have = npy_element(&c->out, (size_t)(first + i));
+        const double share = share_of_limit(have, wanted[i], limits[i], c->desc.dtype), off = fabs(have - wanted[i]);
+        const double error = isfinite(off) ? off : share > 0 ? INFINITY : 0;
+        c->max_error = fmax(c->max_error, error);
         c->rms_error += error * error;
         if (share <= c->excess) continue;
         c->excess = share;
