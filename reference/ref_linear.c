@@ -94,21 +94,33 @@ static double epsilon_of(attune_dtype dtype) {
 /* The distance of its numbers next to 0. */
 static double tiniest_of(attune_dtype dtype) { return dtype == ATTUNE_F16 ? 0x1p-24 : (double)FLT_MIN; }
 
-/* RMS norm and gate. */
+/* A number that may be off by *limit, as its type stores it. */
+static double stored(attune_dtype dtype, double number, double *limit) {
+    const double at = (double)ref_rounded(dtype, number), off = limit ? *limit : 0;
+    const double above = (double)ref_rounded(dtype, number + off), below = (double)ref_rounded(dtype, number - off);
+    if (limit) *limit = fmax(above == at ? 0 : above - at, below == at ? 0 : at - below);
+    return at;
+}
+
+/* RMS norm and gate of a row of out, which has been rounded to its type. */
 static void finish(const ref_linear *r, int64_t row, double *out, double *limits) {
     const attune_linear_desc *d = r->desc;
     double squares = 0, off = 0;
+    for (int64_t j = 0; j < d->head_dim_v && (d->gate || d->out_norm_eps > 0); j++)
+        out[j] = stored(d->dtype, out[j], limits ? &limits[j] : NULL);
     for (int64_t j = 0; j < d->head_dim_v; j++) squares += out[j] * out[j], off += limits ? limits[j] * limits[j] : 0;
     const double mean = (double)d->head_dim_v, root = sqrt(squares / mean + d->out_norm_eps);
     for (int64_t j = 0; j < d->head_dim_v; j++) {
         const double g = d->gate ? number(d->dtype, r->gate, row * d->head_dim_v + j) : 0;
         const double weight = d->out_norm_eps > 0 ? number(d->dtype, r->norm_weights, j) / root : 1;
         const double gate = !d->gate ? 1 : (d->gate == ATTUNE_GATE_SILU ? g : 1) / (1 + exp(-g));
+        const bool is_unknown = limits && isinf(limits[j]);
         if (limits && d->out_norm_eps > 0) limits[j] += fabs(out[j]) / root * sqrt(off / mean);
         out[j] *= weight * gate;
         if (!limits) continue;
         limits[j] = limits[j] * fabs(weight * gate) + (mean + 32 + 2 * fabs(g)) * (double)FLT_EPSILON * fabs(out[j]);
         limits[j] += epsilon_of(d->dtype) * fabs(out[j]) + tiniest_of(d->dtype);
+        if (is_unknown || (d->out_norm_eps > 0 && isinf(off))) limits[j] = INFINITY;
     }
 }
 
@@ -133,9 +145,7 @@ static void read_state(const ref_linear *r, int64_t token, int64_t head, const d
                 const bool overflows = fmax(1, 1 / fabs(scale)) * length * known[j].factor > (double)FLT_MAX;
                 const double sums = length * (known[j].error + share_of(d, 0) * known[j].size);
                 limits[out_row * columns + j] =
-                    overflows || isinf(known[j].error)
-                        ? INFINITY
-                        : sums + epsilon_of(d->dtype) * fabs(scale * o) + tiniest_of(d->dtype);
+                    overflows || isinf(known[j].error) ? INFINITY : sums + tiniest_of(d->dtype);
             }
         }
         finish(r, out_row, out + out_row * columns, known ? limits + out_row * columns : NULL);

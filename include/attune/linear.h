@@ -27,6 +27,9 @@
  * one: cuts at multiples of 8 tokens change nothing, others change the order of sums. Arithmetic is f32. A state in
  * bf16 is rounded at the end of each step, so there all cuts change the result.
  *
+ * With an RMS norm or a gate, out is rounded to its type before them, too, as models do it: in f16 a number above 65504
+ * before the norm is infinite, and the norm makes NaN of it.
+ *
  * Errors: a status, and attune_last_message() has one sentence. If a call fails, it has written nothing, except with
  * ATTUNE_CANCELLED. Sizes and strides are in elements. */
 #ifndef ATTUNE_LINEAR_H

@@ -128,7 +128,8 @@ def linear_attention(
         tokens, which is faster, and has the same bits for cuts at multiples of 8 tokens.
     threads, runner: as in attune.Attention.run.
 
-    A sequence has the same bits whatever else is in the batch.
+    A sequence has the same bits whatever else is in the batch. With norm or gate, out is rounded to its type before
+    them, too, as models do it: in f16 a number above 65504 before the norm is infinite, and the norm makes NaN of it.
     """
     if not has_linear:
         raise UnsupportedError(f"the loaded library, attune {version}, has no attune/linear.h", 5)

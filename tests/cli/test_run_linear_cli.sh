@@ -58,6 +58,12 @@ expect "--check of results beyond f32" 0 'the same bits' "$attune" run op=linear
     --check
 expect "--check of results beyond f16" 0 'the same bits' "$attune" run op=linear,rule=linear,scale=1e5 \
     --q "$work/q16.npy" --k "$work/q16.npy" --v "$work/v16.npy" --check
+ones norm16 norm 8
+expect "--check of results beyond f16 before a norm" 0 'the same bits' "$attune" run op=linear,rule=linear,scale=1e5 \
+    --q "$work/q16.npy" --k "$work/q16.npy" --v "$work/v16.npy" --tensor "norm_weights=$work/norm16.npy" --check
+expect "--check of results beyond f16 before a gate" 0 'the same bits' "$attune" run \
+    op=linear,rule=linear,scale=1e4,gate=sigmoid --q "$work/q16.npy" --k "$work/q16.npy" --v "$work/v16.npy" \
+    --tensor "gate=$work/v16.npy" --check
 
 expect "a rule that there is not" 1 'rule is nope; it must be linear, gated, delta or gated_delta' "$attune" run \
     op=linear,rule=nope "${call[@]}"

@@ -328,9 +328,8 @@ static double largest_of(attune_dtype dtype) {
 /* The error as a share of its limit. Where NaN or an infinity is expected, any such number is right, and so is an
  * infinity where the expected number may be beyond the type's range within the limit. */
 static double share_of_limit(double have, double wanted, double limit, attune_dtype dtype) {
-    if (have == wanted) return 0;
+    if (have == wanted || isinf(limit)) return 0;
     if (!isfinite(wanted)) return isfinite(have) ? INFINITY : 0;
-    if (!isfinite(have) && isinf(limit)) return 0;
     const bool overflows = fabs(wanted) + limit >= largest_of(dtype) && signbit(have) == signbit(wanted);
     if (isinf(have)) return overflows ? 0 : INFINITY;
     const double share = fabs(have - wanted) / limit;
