@@ -16,9 +16,9 @@ $(call obj,$(call c_in,$(addprefix src/,attend bundle layer mla nest operator tu
 $(call obj,src/engine/run.c $(addprefix src/call/,workspace.c call.c call_sizes.c call_strides.c)): \
 	HARDENED += -fno-stack-protector
 # Of the library the command sees the public header only, as any other program does, and leaves that need nothing else:
-# of src/base, and the lists of the fields of problems, schedules and machines.
+# of src/base, the lists of the fields of problems, schedules and machines, and how text is cut into fields.
 $(call obj,$(TOOL_SRC) $(LAB_SRC)): INCLUDES = -Itools -Ilab -Ireference \
-	$(addprefix -Isrc/,base problem schedule target) -I$(BUILD)/gen
+	$(addprefix -Isrc/,base problem schedule target) -Isrc -I$(BUILD)/gen
 # Each operation jumps to the next one. Between them the upper halves of registers stay as they are.
 $(call obj,$(call c_in,src/vm)): BASE_CFLAGS += -foptimize-sibling-calls
 $(call obj,$(call c_in,src/vm)): HARDENED += -fno-stack-protector

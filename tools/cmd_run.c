@@ -42,7 +42,8 @@ int cmd_run(int argc, char **argv) {
                                      "PROBLEM does not name come from the files; with layout=bshd in PROBLEM those of "
                                      "q, k, v and the result hold [batch,] seq, heads, dim. A block has its inputs "
                                      "x, x_kv ... by --tensor, and so its weights: q_weight, q_bias, qkv_weight ... "
-                                     "With op=linear it is linear attention, of files [batch,] tokens, heads, dim. "
+                                     "With op=linear it is linear attention, of files [batch,] tokens, heads, dim, by "
+                                     "the rule linear unless PROBLEM names another. "
                                      "`attune compile --emit=ir PROBLEM` shows which tensors a problem has.",
                                      run_command_children,
                                      NULL,

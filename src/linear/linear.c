@@ -1,6 +1,7 @@
 /* The tier for engines: descriptions of linear attention, and steps. */
 #include "described/described.h"
 #include "linear/kernel.h"
+#include "linear/linear_words.h"
 #include "linear/parts.h"
 #include "linear/places.h"
 #include "problem/problem_fields.h"
@@ -42,9 +43,7 @@ static attune_status check_heads(const attune_linear_desc *d, at_error *err) {
     return ATTUNE_OK;
 }
 
-static const char *const rules[] = {"linear", "gated", "delta", "gated_delta", NULL};
 static const char *const decays[] = {"none", "head", "key", NULL};
-static const char *const gates[] = {"none", "silu", "sigmoid", NULL};
 
 static attune_status check_rule(const attune_linear_desc *d, at_error *err) {
     if ((unsigned)d->rule >= ATTUNE_LINEAR_RULE_COUNT)
@@ -54,11 +53,11 @@ static attune_status check_rule(const attune_linear_desc *d, at_error *err) {
     const bool has_decay = d->rule == ATTUNE_GATED || d->rule == ATTUNE_GATED_DELTA,
                has_delta = d->rule >= ATTUNE_DELTA;
     if (has_decay != (d->decay != ATTUNE_DECAY_NONE))
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the rule %s has %s decay, but decay is %s", rules[d->rule],
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the rule %s has %s decay, but decay is %s", lin_rules[d->rule],
                        has_decay ? "a" : "no", decays[d->decay]);
     if ((unsigned)d->has_beta > has_delta)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "has_beta is %d; of the rule %s it must be 0%s", d->has_beta,
-                       rules[d->rule], has_delta ? " or 1" : "");
+                       lin_rules[d->rule], has_delta ? " or 1" : "");
     return ATTUNE_OK;
 }
 
@@ -109,10 +108,10 @@ static void narrow(void *desc, uint32_t form) {
 
 #define DESC attune_linear_desc
 static const at_described_field fields[] = {
-    SIZE(num_heads),     SIZE(num_kv_heads), SIZE(num_k_heads), SIZE(head_dim),      SIZE(head_dim_v),
-    DTYPE(dtype),        DTYPE(decay_dtype), DTYPE(beta_dtype), DTYPE(state_dtype),  WORD(rule, rules),
-    WORD(decay, decays), FLAG(has_beta),     NUMBER(scale),     NUMBER(qk_norm_eps), NUMBER(out_norm_eps),
-    WORD(gate, gates),   FLAG(reproducible)};
+    SIZE(num_heads),       SIZE(num_kv_heads), SIZE(num_k_heads), SIZE(head_dim),      SIZE(head_dim_v),
+    DTYPE(dtype),          DTYPE(decay_dtype), DTYPE(beta_dtype), DTYPE(state_dtype),  WORD(rule, lin_rules),
+    WORD(decay, decays),   FLAG(has_beta),     NUMBER(scale),     NUMBER(qk_norm_eps), NUMBER(out_norm_eps),
+    WORD(gate, lin_gates), FLAG(reproducible)};
 static const char *const forms[] = {[LIN_FEW] = "few", [LIN_TOKENS] = "tokens", [LIN_CHUNKS] = "chunks"};
 
 static attune_status run(at_described *object, const void *given, bool is_interpreted, at_error *err);

@@ -35,7 +35,8 @@ expect "with decays of keys, a norm and a state" 0 'the same bits' "$attune" run
 # odd NAME FROM NUMBER BYTES: a copy of an array with one number of 4 bytes replaced.
 odd() {
     cp "$work/$2.npy" "$work/$1.npy"
-    printf '%b' "$4" | dd of="$work/$1.npy" bs=1 seek=$(($(stat -c %s "$work/$1.npy") - 4 * $3)) conv=notrunc status=none
+    local place=$(($(stat -c %s "$work/$1.npy") - 4 * $3))
+    printf '%b' "$4" | dd of="$work/$1.npy" bs=1 seek=$place conv=notrunc status=none
 }
 rows decay_head '(2, 9, 4)' 72
 odd forgets decay_head 9 '\x00\x00\x80\xff'
@@ -65,12 +66,19 @@ expect "--check of results beyond f16 before a gate" 0 'the same bits' "$attune"
     op=linear,rule=linear,scale=1e4,gate=sigmoid --q "$work/q16.npy" --k "$work/q16.npy" --v "$work/v16.npy" \
     --tensor "gate=$work/v16.npy" --check
 
-expect "a rule that there is not" 1 'rule is nope; it must be linear, gated, delta or gated_delta' "$attune" run \
+expect "a rule that there is not" 1 'rule is .nope.; it must be linear, gated, delta or gated_delta' "$attune" run \
     op=linear,rule=nope "${call[@]}"
 expect "a field that it has not" 1 'op=linear has no field num_heads' "$attune" run op=linear,num_heads=2 "${call[@]}"
-expect "a word for a number" 1 'scale is x, which is no number' "$attune" run op=linear,scale=x "${call[@]}"
-expect "a decay that is missing" 1 'the rule gated_delta has a decay, but decay is none' "$attune" run op=linear \
+expect "a word for a number" 1 'scale is .x., which is not a number' "$attune" run op=linear,scale=x "${call[@]}"
+expect "a decay that is missing" 1 'the rule gated_delta has a decay, but decay is none' "$attune" run \
+    op=linear,rule=gated_delta "${call[@]}"
+expect "no rule is the rule of a description without one" 0 'op=linear,rule=linear,' "$attune" run op=linear \
     "${call[@]}"
+expect "a decay without a rule" 1 'decay is given, but the rule linear has none; say rule=gated or rule=gated_delta' \
+    "$attune" run op=linear "${call[@]}" --tensor "decay=$work/decay.npy"
+expect "a beta of another rule" 1 'beta is given, but the rule gated has none; say rule=delta or rule=gated_delta' \
+    "$attune" run op=linear,rule=gated "${delta[@]}"
+expect "a field given twice" 1 "'rule' is given twice" "$attune" run op=linear,rule=delta,rule=linear "${call[@]}"
 expect "a gate without a file" 1 'a gate needs --tensor gate=F.npy' "$attune" run op=linear,gate=silu "${call[@]}"
 expect "no v" 1 'op=linear needs --v' "$attune" run op=linear --q "$work/q.npy" --k "$work/k.npy"
 expect "an input that it has not" 1 'op=linear has no input bias' "$attune" run op=linear "${call[@]}" \

@@ -2,10 +2,10 @@
 
 #include "common/json_output.h"
 #include "common/table.h"
+#include "linear/linear_words.h"
 #include "ref_attention.h"
 #include "ref_linear.h"
 
-#include <errno.h>
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -28,82 +28,6 @@ typedef struct linear_call {
     char worst[96]; /* which number that is */
     bool same_bits, has_reference;
 } linear_call;
-
-/* ---- The text ---- */
-
-/* The words of a member; NULL: it is a number. */
-static const char *const rules[] = {"linear", "gated", "delta", "gated_delta", NULL};
-static const char *const gates[] = {"none", "silu", "sigmoid", NULL};
-
-static bool take_word(const char *name, const char *value, const char *const *words, int *number) {
-    for (int i = 0; words[i]; i++)
-        if (strcmp(words[i], value) == 0) {
-            *number = i;
-            return true;
-        }
-    char all[64] = "";
-    for (int i = 0; words[i]; i++)
-        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? (words[i + 1] ? ", " : " or ") : "",
-                 words[i]);
-    tool_error("%s is %s; it must be %s", name, value, all);
-    return false;
-}
-
-static bool take_number(const char *name, const char *value, double *number) {
-    char *end;
-    errno = 0;
-    *number = strtod(value, &end);
-    if (end != value && !*end && !errno) return true;
-    tool_error("%s is %s, which is no number", name, value);
-    return false;
-}
-
-static bool take_pair(attune_linear_desc *d, const char *name, const char *value) {
-    int word = 0;
-    double number = 0;
-    if (strcmp(name, "op") == 0) return true;
-    if (strcmp(name, "rule") == 0) {
-        if (!take_word(name, value, rules, &word)) return false;
-        d->rule = (attune_linear_rule)word;
-        return true;
-    }
-    if (strcmp(name, "gate") == 0) {
-        if (!take_word(name, value, gates, &word)) return false;
-        d->gate = (attune_linear_gate)word;
-        return true;
-    }
-    struct {
-        const char *name;
-        double *number;
-    } const numbers[] = {{"scale", &d->scale}, {"qk_norm_eps", &d->qk_norm_eps}, {"out_norm_eps", &d->out_norm_eps}};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (strcmp(name, numbers[i].name) == 0) return take_number(name, value, numbers[i].number);
-    if (strcmp(name, "reproducible") == 0) {
-        if (!take_number(name, value, &number)) return false;
-        d->reproducible = number == 0 ? 0 : number == 1 ? 1 : 2; /* the library refuses 2 */
-        return true;
-    }
-    tool_error("op=linear has no field %s; it has rule, scale, qk_norm_eps, out_norm_eps, gate and reproducible. Sizes "
-               "come from the files",
-               name);
-    return false;
-}
-
-static bool take_text(attune_linear_desc *d, const char *text) {
-    char *const copy = strdup(text);
-    bool good = copy != NULL;
-    char *left = copy;
-    d->rule = ATTUNE_GATED_DELTA;
-    for (char *pair; good && (pair = strsep(&left, ","));) {
-        char *value = strchr(pair, '=');
-        if (value) *value++ = '\0';
-        if (!value) tool_error("'%s' is not NAME=VALUE", pair);
-        good = value && take_pair(d, tool_trimmed(pair), tool_trimmed(value));
-    }
-    if (!copy) tool_error("out of memory");
-    free(copy);
-    return good;
-}
 
 /* ---- The files ---- */
 
@@ -193,8 +117,19 @@ static bool describe_rows(linear_call *c) {
     return true;
 }
 
+/* A tensor that the rule has nothing for, because the text names no rule, or another. */
+static bool fits_rule(const linear_call *c, int input, attune_linear_rule one, attune_linear_rule other) {
+    const attune_linear_rule rule = c->desc.rule;
+    if (!c->inputs[input] || rule == one || rule == other) return true;
+    tool_error("%s is given, but the rule %s has none; say rule=%s or rule=%s", names[input], lin_rules[rule],
+               lin_rules[one], lin_rules[other]);
+    return false;
+}
+
 static bool describe_gates(linear_call *c) {
     attune_linear_desc *const d = &c->desc;
+    if (!fits_rule(c, DECAY, ATTUNE_GATED, ATTUNE_GATED_DELTA) || !fits_rule(c, BETA, ATTUNE_DELTA, ATTUNE_GATED_DELTA))
+        return false;
     const size_t rank = c->inputs[Q]->header.rank;
     const int64_t out_heads = d->num_heads > d->num_kv_heads ? d->num_heads : d->num_kv_heads;
     if (c->inputs[DECAY]) {
@@ -444,7 +379,7 @@ static void print_text(const linear_call *c, FILE *stream) {
     table *const t = table_create("ll", NULL);
     table_cell(t, "problem");
     table_cell(t, "op=linear,rule=%s,num_heads=%lld,num_kv_heads=%lld,num_k_heads=%lld,head_dim=%lld,head_dim_v=%lld",
-               rules[d->rule], (long long)d->num_heads, (long long)d->num_kv_heads, (long long)d->num_k_heads,
+               lin_rules[d->rule], (long long)d->num_heads, (long long)d->num_kv_heads, (long long)d->num_k_heads,
                (long long)d->head_dim, (long long)d->head_dim_v);
     table_cell(t, "time");
     table_cell(t, "%s (first call, which may compile: %s)", table_time(c->median_us, a), table_time(c->first_us, b));
@@ -464,7 +399,7 @@ static void print_text(const linear_call *c, FILE *stream) {
 
 static int print_json(const linear_call *c, const attune_context *context) {
     json_t *const j =
-        json_pack("{s:s, s:s, s:s, s:f, s:f}", "problem", c->o->problem, "rule", rules[c->desc.rule], "engine",
+        json_pack("{s:s, s:s, s:s, s:f, s:f}", "problem", c->o->problem, "rule", lin_rules[c->desc.rule], "engine",
                   tool_engine_option(c->o->engine), "first_us", c->first_us, "median_us", c->median_us);
     if (j && c->o->check) {
         json_object_set_new(j, "same_bits", json_boolean(c->same_bits));
@@ -526,7 +461,7 @@ int run_linear(run_options *o) {
     int code = TOOL_FAILED;
     if (o->schedule || o->sizes || o->engine == ATTUNE_ENGINE_VM)
         tool_error("op=linear takes no --schedule, --sizes or --engine=vm");
-    else if (take_text(&c.desc, o->problem) && files_read(&o->files) && describe(&c))
+    else if (run_linear_text(o->problem, &c.desc) && files_read(&o->files) && describe(&c))
         code = run_on(&c);
     npy_free(&c.out);
     npy_free(&c.state);
