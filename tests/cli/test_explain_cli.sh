@@ -48,6 +48,7 @@ expect "sums of one stream" 0 'values: .* sums, in registers for a tile of keys,
     choice avx2 dtype=bf16,num_heads=48,num_kv_heads=8,seq_q=1,seq_kv=8192,head_dim=128
 expect "sums in memory" 0 'values: .* sums, read and written once for 4 keys$' \
     choice avx2 $narrow=128
+expect "a single sum" 0 'values: 1 x 1 = 1 sum, ' choice avx2 num_heads=1,seq_q=1,seq_kv=64,head_dim=8
 
 # The rules that decided, with what was measured and what would be chosen without them.
 afar=dtype=bf16,num_heads=48,num_kv_heads=8,seq_q=1,seq_kv=8192,head_dim=128

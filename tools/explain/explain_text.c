@@ -40,8 +40,9 @@ static int registers_of(const char *isa) {
 /* Sums of values of d_lanes. Several streams of one key each are legal only where sums stay in registers. With one
  * stream they do where V has single elements. */
 static void print_sums(const mha_schedule *s) {
-    printf("%*svalues: %d x %d = %d sums, ", INDENT, "", s->value_rows, s->value_column_vectors,
-           s->value_rows * s->value_column_vectors);
+    const int sums = s->value_rows * s->value_column_vectors;
+    printf("%*svalues: %d x %d = %d sum%s, ", INDENT, "", s->value_rows, s->value_column_vectors, sums,
+           sums == 1 ? "" : "s");
     if (s->value_keys > 1)
         printf("read and written once for %d keys\n", s->value_keys);
     else
