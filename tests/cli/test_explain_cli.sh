@@ -52,7 +52,7 @@ expect "a single sum" 0 'values: 1 x 1 = 1 sum, ' choice avx2 num_heads=1,seq_q=
 
 # The rules that decided, with what was measured and what would be chosen without them.
 afar=dtype=bf16,num_heads=48,num_kv_heads=8,seq_q=1,seq_kv=8192,head_dim=128
-expect "a rule that decided" 0 '^ +line [0-9]+, MEMORY_HELD, factor ALWAYS' choice avx2 $afar
+expect "a rule that decided" 0 '^ +MEMORY_HELD \(line [0-9]+\), factor ALWAYS' choice avx2 $afar
 grep -qE '^ +a converted vector of V serves' "$work/stdout" &&
     grep -qE '^ +without it: .*value_keys=[0-9]' "$work/stdout" && ! grep -qE '.{121}' "$work/stdout"
 report $? "its evidence, and what would be chosen without it"

@@ -107,15 +107,16 @@ static void print_wrapped(const char *text) {
 }
 
 static void print_reasons(const explanation *e) {
-    printf("\n%-*sof corrections.def, without which the schedule would be another one\n", INDENT, "rules");
+    printf("\n%-*smeasurements that overruled the model (rows of src/schedule/corrections.def)\n", INDENT, "rules");
     for (size_t i = 0; i < e->num_reasons; i++) {
         const attune_reason *const r = &e->reasons[i];
-        printf("%*sline %d, %s, factor %s:\n", INDENT, "", r->line, r->subject, r->factor);
+        printf("%*s%s (line %d), factor %s:\n", INDENT, "", r->subject, r->line, r->factor);
         print_wrapped(r->evidence);
         if (!*r->schedule) continue;
         char difference[DIFFERENCE_BYTES], text[DIFFERENCE_BYTES + 80];
         write_difference(e->schedule_text, r->schedule, difference);
-        snprintf(text, sizeof text, "without it: %s; %.3g times the cycles by the model", difference, r->cost);
+        snprintf(text, sizeof text, "without it: %s, for which the model expects %.3g times as many cycles", difference,
+                 r->cost);
         print_wrapped(text);
     }
 }

@@ -114,13 +114,14 @@ typedef struct attune_reason {
     const char *condition, *factor; /* when it holds, and the factor of the model's cycles, as the table has them */
     const char *evidence;           /* what was measured */
     char schedule[ATTUNE_SCHEDULE_BYTES]; /* that would be chosen without it; empty: none that is legal */
-    double cost;                    /* cycles that the model expects of that schedule, by those of the chosen one */
+    double cost;                    /* cycles that the model expects of it, divided by the chosen one's */
 } attune_reason;
 
 #define ATTUNE_REASON_INIT ATTUNE_RESULT_INIT(attune_reason)
 
-/* The first such rule after row number `after`, which is 0 at first. It concerns attune's own choice, whether the
- * problem was tuned or not. A call takes up to some 50 choices, of 20 to 200 us each. */
+/* Gives the first such rule whose row is above `after`: pass 0 first, then the row of the last result, until that is 0.
+ * It concerns attune's own choice, whether the problem was tuned or not. A call takes up to some 50 choices, of 20 to
+ * 200 us each. */
 ATTUNE_CHECKED attune_status attune_schedule_reason(attune_context *context, const attune_problem *problem, int after,
                                                     attune_reason *reason);
 
