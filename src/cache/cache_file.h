@@ -18,7 +18,7 @@
 /* Loop IR came with version 2. Cache files without it stay readable by earlier attunes. */
 enum { AT_CACHE_FILE_VERSION = 1, AT_CACHE_FILE_IR_VERSION = 2 };
 enum { AT_CACHE_FILE_HEADER_BYTES = 32, AT_CACHE_FILE_CHECKSUM_BYTES = 16 };
-enum { AT_CACHE_FILE_MAX_TEXT = 4 << 20 };
+enum { AT_CACHE_FILE_MAX_TEXT = 8 << 20 };
 #define AT_CACHE_FILE_MAX_IMAGE ((size_t)32 << 20)
 #define AT_CACHE_FILE_MAX_BYTES (AT_CACHE_FILE_MAX_IMAGE + AT_CACHE_FILE_MAX_TEXT + (64 << 10))
 
