@@ -54,9 +54,9 @@ static attune_status settle(void *desc, at_error *err) {
 /* ---- The operator ---- */
 
 #define DESC attune_blocks_desc
-static const at_described_field fields[] = {SIZE(num_heads), SIZE(num_kv_heads),   SIZE(head_dim),
-                                            DTYPE(dtype),    SIZE(block_size),     SIZE(stride),
-                                            FLAG(is_causal), NUMBER(softmax_scale)};
+static const at_described_field fields[] = {AT_SIZE(num_heads), AT_SIZE(num_kv_heads),   AT_SIZE(head_dim),
+                                            AT_DTYPE(dtype),    AT_SIZE(block_size),     AT_SIZE(stride),
+                                            AT_FLAG(is_causal), AT_NUMBER(softmax_scale)};
 static const char *const forms[BLK_NUM_FORMS] = {"64", "512", "4096", "32768"};
 
 static attune_status run(at_described *object, const void *given, bool is_interpreted, at_error *err);

@@ -33,11 +33,11 @@ typedef struct at_described_field {
 
 /* Fields of the struct `DESC`, which a file defines. */
 #define AT_FIELD(member, its_kind) {.name = #member, .offset = offsetof(DESC, member), .kind = its_kind}
-#define SIZE(member)               AT_FIELD(member, AT_FIELD_SIZE)
-#define FLAG(member)               AT_FIELD(member, AT_FIELD_FLAG)
-#define NUMBER(member)             AT_FIELD(member, AT_FIELD_NUMBER)
-#define DTYPE(member)              AT_FIELD(member, AT_FIELD_DTYPE)
-#define WORD(member, its_words)                                                                                        \
+#define AT_SIZE(member)            AT_FIELD(member, AT_FIELD_SIZE)
+#define AT_FLAG(member)            AT_FIELD(member, AT_FIELD_FLAG)
+#define AT_NUMBER(member)          AT_FIELD(member, AT_FIELD_NUMBER)
+#define AT_DTYPE(member)           AT_FIELD(member, AT_FIELD_DTYPE)
+#define AT_WORD(member, its_words)                                                                                     \
     {.name = #member, .offset = offsetof(DESC, member), .kind = AT_FIELD_WORD, .words = its_words}
 
 enum { AT_MOST_FORMS = 20 };
@@ -60,7 +60,7 @@ typedef struct at_described_op {
     attune_status (*settle)(void *desc, at_error *err);
     /* Whether steps use a form. NULL: all of them. */
     bool (*has_form)(const void *desc, uint32_t form);
-    /* Gives members that the form's kernel does not depend on the same value always; the description stays settled.
+    /* Sets members that the form's kernel does not depend on to a fixed value, so that such descriptions share it.
      * NULL: it depends on all. */
     void (*narrow)(void *desc, uint32_t form);
     /* Checks and runs a caller's step. NULL: the operator has functions of its own for steps. */
@@ -185,7 +185,7 @@ attune_status at_described_parse(const at_described_op *of, const char *text, at
 
 extern const at_described_op lin_described, conv_described, idx_described, blk_described, mla_described;
 
-/* Those of a text that begins with op=; NULL: none of these. */
+/* The operator that a text names first, by op=; NULL: none of these. */
 const at_described_op *at_described_op_of(const char *text);
 
 #endif

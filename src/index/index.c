@@ -26,8 +26,9 @@ static attune_status settle(void *desc, at_error *err) {
 }
 
 #define DESC attune_index_desc
-static const at_described_field fields[] = {SIZE(num_heads), SIZE(head_dim),  SIZE(num_ids),   DTYPE(dtype),
-                                            DTYPE(w_dtype),  FLAG(is_causal), SIZE(page_size), FLAG(has_scores)};
+static const at_described_field fields[] = {AT_SIZE(num_heads), AT_SIZE(head_dim),  AT_SIZE(num_ids),
+                                            AT_DTYPE(dtype),    AT_DTYPE(w_dtype),  AT_FLAG(is_causal),
+                                            AT_SIZE(page_size), AT_FLAG(has_scores)};
 
 const at_described_op idx_described = {
     AT_DESCRIBED_OP(index, INDEX, NULL, sizeof(attune_index_desc), sizeof(attune_index_step)),

@@ -35,8 +35,8 @@ static void narrow(void *desc, uint32_t form) {
 }
 
 #define DESC attune_conv_desc
-static const at_described_field fields[] = {SIZE(channels), SIZE(taps),     SIZE(dilation),
-                                            DTYPE(dtype),   FLAG(has_bias), FLAG(has_silu)};
+static const at_described_field fields[] = {AT_SIZE(channels), AT_SIZE(taps),     AT_SIZE(dilation),
+                                            AT_DTYPE(dtype),   AT_FLAG(has_bias), AT_FLAG(has_silu)};
 static const char *const forms[] = {
     [CONV_CHANNELS] = "channels", [CONV_STATE_APART] = "state_apart", [CONV_APART] = "apart", [CONV_TOKENS] = "tokens"};
 

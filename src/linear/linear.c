@@ -107,11 +107,12 @@ static void narrow(void *desc, uint32_t form) {
 }
 
 #define DESC attune_linear_desc
-static const at_described_field fields[] = {
-    SIZE(num_heads),       SIZE(num_kv_heads), SIZE(num_k_heads), SIZE(head_dim),      SIZE(head_dim_v),
-    DTYPE(dtype),          DTYPE(decay_dtype), DTYPE(beta_dtype), DTYPE(state_dtype),  WORD(rule, lin_rules),
-    WORD(decay, decays),   FLAG(has_beta),     NUMBER(scale),     NUMBER(qk_norm_eps), NUMBER(out_norm_eps),
-    WORD(gate, lin_gates), FLAG(reproducible)};
+static const at_described_field fields[] = {AT_SIZE(num_heads),       AT_SIZE(num_kv_heads),  AT_SIZE(num_k_heads),
+                                            AT_SIZE(head_dim),        AT_SIZE(head_dim_v),    AT_DTYPE(dtype),
+                                            AT_DTYPE(decay_dtype),    AT_DTYPE(beta_dtype),   AT_DTYPE(state_dtype),
+                                            AT_WORD(rule, lin_rules), AT_WORD(decay, decays), AT_FLAG(has_beta),
+                                            AT_NUMBER(scale),         AT_NUMBER(qk_norm_eps), AT_NUMBER(out_norm_eps),
+                                            AT_WORD(gate, lin_gates), AT_FLAG(reproducible)};
 static const char *const forms[] = {[LIN_FEW] = "few", [LIN_TOKENS] = "tokens", [LIN_CHUNKS] = "chunks"};
 
 static attune_status run(at_described *object, const void *given, bool is_interpreted, at_error *err);

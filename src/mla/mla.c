@@ -94,10 +94,10 @@ static const char *const ways[] = {"by_cost", "absorbed", "unabsorbed", NULL};
 
 #define DESC attune_mla_desc
 static const at_described_field fields[] = {
-    SIZE(embed_dim),    SIZE(out_dim),          SIZE(num_heads),        SIZE(q_lora_rank),
-    SIZE(kv_lora_rank), SIZE(qk_nope_head_dim), SIZE(qk_rope_head_dim), SIZE(v_head_dim),
-    DTYPE(dtype),       SIZE(page_size),        FLAG(rope_interleaved), NUMBER(softmax_scale),
-    NUMBER(norm_eps),   WORD(form, ways),       FLAG(reproducible),     FLAG(has_ids)};
+    AT_SIZE(embed_dim),    AT_SIZE(out_dim),          AT_SIZE(num_heads),        AT_SIZE(q_lora_rank),
+    AT_SIZE(kv_lora_rank), AT_SIZE(qk_nope_head_dim), AT_SIZE(qk_rope_head_dim), AT_SIZE(v_head_dim),
+    AT_DTYPE(dtype),       AT_SIZE(page_size),        AT_FLAG(rope_interleaved), AT_NUMBER(softmax_scale),
+    AT_NUMBER(norm_eps),   AT_WORD(form, ways),       AT_FLAG(reproducible),     AT_FLAG(has_ids)};
 static const char *const forms[MLA_NUM_FORMS] = {"project_1",  "project_4",  "project_16", "project_512", "absorb_1",
                                                  "absorb_4",   "absorb_16",  "absorb_512", "values_1",    "values_4",
                                                  "values_16",  "values_512", "expand_1",   "expand_4",    "expand_16",
