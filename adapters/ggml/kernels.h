@@ -1,5 +1,5 @@
-/* Kernels by the kind of node. Background threads compile them. Until one is compiled, a general kernel computes that
- * was compiled when the plug-in was built (scripts/tier0_kernels.sh lists them), or else the host's CPU backend. */
+/* Kernels by the kind of node. Background threads compile them. Until one is compiled, a general kernel computes,
+ * which was compiled when the plug-in was built (scripts/tier0_kernels.sh lists them), or else the host's backend. */
 #ifndef ATTUNE_GGML_KERNELS_H
 #define ATTUNE_GGML_KERNELS_H
 

@@ -123,8 +123,8 @@ typedef struct attune_context_options {
                                            * process may use CPUs. Ignored with a runner, which has its own */
     const char *isa;                      /* NULL: ATTUNE_ISA, else the best of this CPU */
     const char *cache_dir;                /* NULL: ATTUNE_CACHE_DIR, XDG_CACHE_HOME, ~/.cache; "": no disk cache */
-    uint64_t memory_cache_bytes;          /* kept in memory: code, and loop IR of operators beside
-                                           * attention, some 0.3 MB each; 0: 256 MiB */
+    uint64_t memory_cache_bytes;          /* most bytes of code kept in memory, and of the loop IR of operators
+                                           * other than attention, some 0.3 MB each; 0: 256 MiB */
     uint64_t disk_cache_bytes;            /* 0: 1 GiB */
     attune_compile_mode compile_mode;
     int allow_interpreter;                /* 1: where there is no machine code, the interpreter runs kernels, a

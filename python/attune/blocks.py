@@ -80,7 +80,9 @@ def _numbers(values: np.ndarray, name: str) -> np.ndarray:
     limits = np.iinfo(np.int32)
     beyond = values[(values < limits.min) | (values > limits.max)]
     if beyond.size:
-        raise InvalidArgumentError(f"{name} has the number {beyond[0]}, which is none of a block or a place in a list")
+        raise InvalidArgumentError(
+            f"{name} has the number {beyond[0]}, which is neither a number of a block nor a place in a list"
+        )
     return np.ascontiguousarray(values, np.int32)
 
 

@@ -26,9 +26,9 @@
  *     mla     project, absorb, values, expand or out, then _1, _4, _16 or _512: the products around attention, for 1
  *             token, up to 4, up to 16, or more. Attention itself is not among them
  *
- * The complete text of a kernel has all that its code depends on. A description's scale and reproducible are not in it,
- * and a convolution has channels=1 there. Caches list kernels by these texts, and records of misses (ATTUNE_RECORD) are
- * made of them. */
+ * The complete text of a kernel has all that its code depends on. What steps pass is left out: the scale of linear
+ * attention, and the channels of a convolution, which has channels=1 there. Caches list kernels by these texts, and
+ * records of misses (ATTUNE_RECORD) are made of them. */
 #ifndef ATTUNE_DESCRIPTION_H
 #define ATTUNE_DESCRIPTION_H
 
