@@ -194,9 +194,10 @@ attune_status at_make_from_bundle(const at_request *request, const at_key *key, 
     const at_bundle_code *code = at_bundles_find(&context->bundles, request->operation, context->target->name,
                                                  context->machine_class.name, request->schedule ? text : NULL, NULL);
     if (!code || op->schedule_parse(request->operation, code->schedule, &schedule, NULL)) return ATTUNE_OK;
-    attune_status status = at_kernel_from_bundle(context, code, kernel, err);
-    if (!status && op->keeps_ir) status = build_ir(request, &schedule, kernel, err);
-    if (status == ATTUNE_OUT_OF_MEMORY) return status;
+    at_error unusable = {0}; /* of a bundle: then the kernel comes from elsewhere */
+    attune_status status = at_kernel_from_bundle(context, code, kernel, &unusable);
+    if (!status && op->keeps_ir) status = build_ir(request, &schedule, kernel, &unusable);
+    if (status == ATTUNE_OUT_OF_MEMORY) return at_fail(err, status, "%s", unusable.message);
     if (status) return ATTUNE_OK;
     atomic_fetch_add(&context->bundle_hits, 1);
     at_make_complete(*kernel, request, key, &schedule, ATTUNE_FROM_BUNDLE, 0);
