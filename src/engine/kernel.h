@@ -202,7 +202,8 @@ static inline attune_status at_check_run(const attune_context *context, const at
                        : !kernel ? "kernel"
                                  : "arguments");
     if (at_kernel_is_attention(kernel)) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile is run by attune_ir_run");
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                   "a kernel of attune_ir_compile or attune_description_compile is run by attune_ir_run");
 }
 
 /* The checks that a context with `check` makes of a call, before anything is written. */
