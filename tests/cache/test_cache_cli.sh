@@ -328,5 +328,5 @@ expect "a cap beyond all" 2 "not '9999999999G'" "$attune" cache gc --max-bytes=9
 expect "a cap for ls" 2 'for gc, not for ls' "$attune" cache ls --max-bytes=1
 expect "a seed for why" 2 'for audit, not for why' "$attune" cache why $a --seed=1
 expect "a schedule for ls" 2 'for why, not for ls' "$attune" cache ls --schedule=lanes=8
-expect "help" 0 '^  why +name the part of its key' "$attune" cache --help
+expect "help" 0 '^  why +name what keeps a problem of attention from being found' "$attune" cache --help
 echo "1..$number"
