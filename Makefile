@@ -82,7 +82,8 @@ REFERENCE_SRC := $(wildcard reference/*.c)
 # What the library and the command both link.
 BOTH_SRC := src/base/nearest.c src/base/trusted.c src/base/error.c src/base/plain_text.c \
 	$(addprefix src/problem/,problem_fields.c fields_text.c suggest.c) \
-	$(addprefix src/schedule/,schedule_fields.c schedule_text.c)
+	$(addprefix src/schedule/,schedule_fields.c schedule_text.c) \
+	src/described/text.c $(wildcard src/*/*_desc.c)
 SUPPORT_SRC := $(call c_in,tests/support)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 

@@ -135,14 +135,14 @@ static attune_status take_description(at_bundle_plan *plan, const attune_bundle_
     if (!of)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%.60s: '%.200s' is no description of one of attune's operators",
                        name, d->text ? d->text : "");
-    const attune_status status = at_described_parse(of, d->text, &parsed, &why);
+    const attune_status status = at_described_parse(of->table, d->text, &parsed, &why);
     if (status) return at_fail(err, status, "%.60s: %.400s", name, why.message);
     for (uint32_t i = 0; i < parsed.count; i++) {
         at_bundle_part *const part = &plan->parts[plan->num_parts++];
         *part = (at_bundle_part){.name = name, .described = of};
-        at_described_print(of, &parsed.desc, parsed.forms[i], part->text);
+        at_described_print(of->table, &parsed.desc, parsed.forms[i], part->text);
         if (parsed.count == 1) continue;
-        snprintf(part->made_name, sizeof part->made_name, "%.63s_%s", name, of->forms[parsed.forms[i]]);
+        snprintf(part->made_name, sizeof part->made_name, "%.63s_%s", name, of->table->forms[parsed.forms[i]]);
         part->name = part->made_name;
     }
     return ATTUNE_OK;

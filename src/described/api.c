@@ -6,7 +6,7 @@
 
 /* ATTUNE_OK and parsed->of NULL: the text is none of a described operator. */
 static attune_status parse(const char *function, const char *text, at_described_text *parsed, at_error *err) {
-    parsed->of = text ? at_described_op_of(text) : NULL;
+    parsed->of = text ? at_desc_table_of(text) : NULL;
     parsed->count = 0;
     if (!text) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s was given no text", function);
     return parsed->of ? at_described_parse(parsed->of, text, parsed, err) : ATTUNE_OK;
@@ -46,7 +46,7 @@ static attune_status settle(const char *function, attune_context *context, const
     if (parsed.count > 1)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "'%.200s' has %u kernels; name one, such as kernel=%s", text,
                        parsed.count, parsed.of->forms[parsed.forms[0]]);
-    if (at_described_operator(parsed.of, context, &op, err)) return err->status;
+    if (at_described_operator(at_described_op_of(text), context, &op, err)) return err->status;
     at_described_print(parsed.of, &parsed.desc, parsed.forms[0], whole);
     *operation = at_own_operation(&op->own, whole);
     return ATTUNE_OK;

@@ -13,6 +13,25 @@ attune_status at_described_init(const at_struct *type, void *object, size_t stru
     return at_report(&err);
 }
 
+/* ---- Texts ---- */
+
+const at_described_op *at_described_op_of(const char *text) {
+    static const at_described_op *const all[] = {&lin_described, &conv_described, &idx_described, &blk_described,
+                                                 &mla_described};
+    const at_desc_table *const of = at_desc_table_of(text);
+    for (size_t i = 0; of && i < sizeof all / sizeof *all; i++)
+        if (all[i]->table == of) return all[i];
+    return NULL;
+}
+
+bool at_described_read(const at_described_op *of, const char *text, void *desc, uint32_t *form) {
+    at_error err = {0};
+    int32_t number;
+    if (at_desc_read(of->table, text, desc, &number, &err)) return false;
+    *form = number == AT_ALL_FORMS ? 0 : (uint32_t)number;
+    return true;
+}
+
 /* ---- Life ---- */
 
 static void *desc_of(at_described *object) { return (char *)object + object->of->desc_at; }
@@ -41,8 +60,8 @@ attune_status at_described_create(const at_described_op *of, attune_context *con
     at_error err = {0};
     *object = NULL;
     if (!desc || !place) {
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_%s_create was given no %s%s", of->op,
-                desc ? "pointer to the " : "description", desc ? of->what : "");
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_%s_create was given no %s%s", of->table->op,
+                desc ? "pointer to the " : "description", desc ? of->table->what : "");
         return at_report(&err);
     }
     at_described *const made = calloc(1, of->bytes);
@@ -51,7 +70,7 @@ attune_status at_described_create(const at_described_op *of, attune_context *con
         return at_report(&err);
     }
     void *const settled = (char *)made + of->desc_at;
-    if (at_copy_in(&of->desc, desc, settled, &err) || of->settle(settled, &err) ||
+    if (at_copy_in(&of->table->desc, desc, settled, &err) || of->table->settle(settled, &err) ||
         at_described_open(made, of, context, &err))
         free(made);
     else
@@ -75,7 +94,7 @@ attune_status at_described_kernel(at_described *object, uint32_t form, attune_ke
     char text[AT_DESCRIBED_TEXT];
     *kernel = atomic_load(&object->kernels[form]);
     if (*kernel) return ATTUNE_OK;
-    at_described_print(object->of, desc_of(object), form, text);
+    at_described_print(object->of->table, desc_of(object), form, text);
     return at_operator_kernel(object->op, text, &object->kernels[form], kernel, err);
 }
 
@@ -83,9 +102,10 @@ attune_status at_described_prepare(const at_described_op *of, at_described *obje
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_kernel *kernel;
-    if (!object) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_%s_prepare was given NULL", of->op);
-    for (uint32_t form = 0; form < of->num_forms && !err.status; form++)
-        if (!of->has_form || of->has_form(desc_of(object), form)) at_described_kernel(object, form, &kernel, &err);
+    if (!object) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_%s_prepare was given NULL", of->table->op);
+    for (uint32_t form = 0; form < of->table->num_forms && !err.status; form++)
+        if (!of->table->has_form || of->table->has_form(desc_of(object), form))
+            at_described_kernel(object, form, &kernel, &err);
     return at_report(&err);
 }
 
@@ -111,7 +131,8 @@ attune_status at_described_run(const at_described_op *of, at_described *object, 
     AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!object || !step)
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_%s_run was given no %s", of->op, object ? "step" : of->what);
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_%s_run was given no %s", of->table->op,
+                object ? "step" : of->table->what);
     else
         of->run(object, step, is_interpreted, &err);
     return at_report(&err);

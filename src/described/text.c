@@ -1,5 +1,5 @@
 /* Texts of descriptions, by the tables of their members. */
-#include "described/described.h"
+#include "described/desc_table.h"
 
 #include "problem/fields_text.h"
 #include "problem/problem_fields.h"
@@ -11,8 +11,7 @@ enum { MOST_NAMES = 32 };
 
 #define BLANKS " \t\r\n"
 
-static const at_described_op *const all[] = {&lin_described, &conv_described, &idx_described, &blk_described,
-                                             &mla_described};
+static const at_desc_table *const all[] = {&lin_table, &conv_table, &idx_table, &blk_table, &mla_table};
 enum { NUM_OPERATORS = sizeof all / sizeof *all };
 
 /* What follows a word and blanks, which may also be before it; NULL: the text begins with something else. */
@@ -22,7 +21,7 @@ static const char *after(const char *text, const char *word) {
     return strncmp(text, word, length) ? NULL : text + length + strspn(text + length, BLANKS);
 }
 
-const at_described_op *at_described_op_of(const char *text) {
+const at_desc_table *at_desc_table_of(const char *text) {
     const char *const key = after(text, "op"), *const value = key ? after(key, "=") : NULL;
     for (int i = 0; value && i < NUM_OPERATORS; i++) {
         const char *const rest = after(value, all[i]->op);
@@ -37,7 +36,7 @@ static size_t bytes_of(const at_described_field *f) {
 
 /* ---- Printing ---- */
 
-static bool is_initial(const at_described_op *of, const void *desc, const at_described_field *f) {
+static bool is_initial(const at_desc_table *of, const void *desc, const at_described_field *f) {
     static const char zeros[8];
     const char *const initial = of->desc.defaults ? (const char *)of->desc.defaults + f->offset : zeros;
     return !memcmp((const char *)desc + f->offset, initial, bytes_of(f));
@@ -48,7 +47,7 @@ static void print_field(mha_writer *w, const void *desc, const at_described_fiel
     double number = 0;
     int value = 0;
     const char *const at = (const char *)desc + f->offset;
-    mha_write(w, ",%s=", f->name);
+    mha_write(w, "%s=", f->name);
     switch (f->kind) {
     case AT_FIELD_SIZE: memcpy(&size, at, sizeof size), mha_write(w, "%lld", (long long)size); break;
     case AT_FIELD_NUMBER: memcpy(&number, at, sizeof number), mha_write_number(w, number); break;
@@ -60,23 +59,41 @@ static void print_field(mha_writer *w, const void *desc, const at_described_fiel
     }
 }
 
-void at_described_print(const at_described_op *of, const void *desc, uint32_t form, char text[AT_DESCRIBED_TEXT]) {
+static void print(const at_desc_table *of, const void *desc, mha_writer *w) {
+    mha_write(w, "op=%s", of->op);
+    for (size_t i = 0; i < of->num_fields; i++)
+        if (!is_initial(of, desc, &of->fields[i])) mha_write(w, ","), print_field(w, desc, &of->fields[i]);
+}
+
+void at_desc_print(const at_desc_table *of, const void *desc, char text[AT_DESCRIBED_TEXT]) {
+    print(of, desc, &(mha_writer){.text = text, .capacity = AT_DESCRIBED_TEXT});
+}
+
+void at_described_print(const at_desc_table *of, const void *desc, uint32_t form, char text[AT_DESCRIBED_TEXT]) {
     at_any_desc narrow;
     mha_writer w = {.text = text, .capacity = AT_DESCRIBED_TEXT};
     memcpy(&narrow, desc, of->desc.bytes);
     if (of->narrow) of->narrow(&narrow, form);
-    mha_write(&w, "op=%s", of->op);
-    for (size_t i = 0; i < of->num_fields; i++)
-        if (!is_initial(of, &narrow, &of->fields[i])) print_field(&w, &narrow, &of->fields[i]);
+    print(of, &narrow, &w);
     if (of->forms) mha_write(&w, ",kernel=%s", of->forms[form]);
+}
+
+bool at_desc_differs(const at_desc_table *of, const void *said, const void *desc, char pairs[2][AT_PAIR_TEXT]) {
+    for (size_t i = 0; i < of->num_fields; i++) {
+        const at_described_field *const f = &of->fields[i];
+        const char *const one = (const char *)said + f->offset, *const other = (const char *)desc + f->offset;
+        if (is_initial(of, said, f) || !memcmp(one, other, bytes_of(f))) continue;
+        print_field(&(mha_writer){.text = pairs[0], .capacity = AT_PAIR_TEXT}, said, f);
+        print_field(&(mha_writer){.text = pairs[1], .capacity = AT_PAIR_TEXT}, desc, f);
+        return true;
+    }
+    return false;
 }
 
 /* ---- Reading ---- */
 
-enum { ALL_FORMS = -1 };
-
 typedef struct reader {
-    const at_described_op *of;
+    const at_desc_table *of;
     void *desc;
     int32_t form;
 } reader;
@@ -131,7 +148,7 @@ static attune_status read_field(const mha_pair *pair, const at_described_field *
     return err->status;
 }
 
-static attune_status refuse_name(const at_described_op *of, const mha_pair *pair, at_error *err) {
+static attune_status refuse_name(const at_desc_table *of, const mha_pair *pair, at_error *err) {
     const char *names[MOST_NAMES] = {"op"};
     int count = 1;
     if (of->forms) names[count++] = "kernel";
@@ -154,9 +171,9 @@ static attune_status read_pair(void *user, const mha_pair *pair, at_error *err) 
     return refuse_name(r->of, pair, err);
 }
 
-static attune_status read(const at_described_op *of, const char *text, void *desc, int32_t *form, at_error *err) {
-    reader r = {of, desc, ALL_FORMS};
-    if (of != at_described_op_of(text))
+attune_status at_desc_read(const at_desc_table *of, const char *text, void *desc, int32_t *form, at_error *err) {
+    reader r = {of, desc, AT_ALL_FORMS};
+    if (of != at_desc_table_of(text))
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "'%.200s' does not begin with op=%s", text, of->op);
     memset(desc, 0, of->desc.bytes);
     if (of->desc.defaults) memcpy(desc, of->desc.defaults, of->desc.bytes);
@@ -166,21 +183,12 @@ static attune_status read(const at_described_op *of, const char *text, void *des
     return status;
 }
 
-bool at_described_read(const at_described_op *of, const char *text, void *desc, uint32_t *form) {
-    at_error err = {0};
-    int32_t number;
-    if (read(of, text, desc, &number, &err)) return false;
-    *form = number == ALL_FORMS ? 0 : (uint32_t)number;
-    return true;
-}
-
-attune_status at_described_parse(const at_described_op *of, const char *text, at_described_text *parsed,
-                                 at_error *err) {
+attune_status at_described_parse(const at_desc_table *of, const char *text, at_described_text *parsed, at_error *err) {
     int32_t only;
     parsed->of = of, parsed->count = 0;
-    if (read(of, text, &parsed->desc, &only, err) || of->settle(&parsed->desc, err)) return err->status;
+    if (at_desc_read(of, text, &parsed->desc, &only, err) || of->settle(&parsed->desc, err)) return err->status;
     for (uint32_t form = 0; form < of->num_forms; form++)
-        if (only == ALL_FORMS ? !of->has_form || of->has_form(&parsed->desc, form) : (uint32_t)only == form)
+        if (only == AT_ALL_FORMS ? !of->has_form || of->has_form(&parsed->desc, form) : (uint32_t)only == form)
             parsed->forms[parsed->count++] = form;
     return ATTUNE_OK;
 }

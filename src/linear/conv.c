@@ -1,5 +1,4 @@
-/* Causal convolutions in the tier for engines: checks descriptions, binds the tensors of a step, and runs its kernel.
- */
+/* Causal convolutions in the tier for engines: binds the tensors of a step, and runs its kernel. */
 #include "described/described.h"
 #include "linear/conv_kernel.h"
 #include "linear/parts.h"
@@ -13,47 +12,14 @@ struct attune_conv {
     attune_conv_desc desc; /* with all defaults filled in */
 };
 
-/* ---- Descriptions ---- */
-
-static attune_status settle(void *desc, at_error *err) {
-    attune_conv_desc *const d = desc;
-    if (!d->dilation) d->dilation = 1;
-    if (d->dtype == ATTUNE_DTYPE_DEFAULT) d->dtype = ATTUNE_F32;
-    if (d->dtype != ATTUNE_F32 && d->dtype != ATTUNE_BF16 && d->dtype != ATTUNE_F16)
-        return at_fail(err, ATTUNE_UNSUPPORTED, "dtype is %s; it must be f32, bf16 or f16",
-                       (unsigned)d->dtype < ATTUNE_DTYPE_COUNT ? mha_dtype_name(d->dtype) : "no attune_dtype");
-    if (at_check_size("channels", d->channels, 1, INT32_MAX, err) || at_check_size("taps", d->taps, 1, 64, err) ||
-        at_check_size("dilation", d->dilation, 1, 64, err) || at_check_size("has_bias", d->has_bias, 0, 1, err))
-        return err->status;
-    return at_check_size("has_silu", d->has_silu, 0, 1, err);
-}
-
-/* Channels are an argument. */
-static void narrow(void *desc, uint32_t form) {
-    (void)form;
-    ((attune_conv_desc *)desc)->channels = 1;
-}
-
-#define DESC attune_conv_desc
-static const at_described_field fields[] = {AT_SIZE(channels), AT_SIZE(taps),     AT_SIZE(dilation),
-                                            AT_DTYPE(dtype),   AT_FLAG(has_bias), AT_FLAG(has_silu)};
-static const char *const forms[] = {
-    [CONV_CHANNELS] = "channels", [CONV_STATE_APART] = "state_apart", [CONV_APART] = "apart", [CONV_TOKENS] = "tokens"};
-
 static attune_status run(at_described *object, const void *given, bool is_interpreted, at_error *err);
 
-const at_described_op conv_described = {
-    AT_DESCRIBED_OP(conv, CONV, NULL, sizeof(attune_conv_desc), sizeof(attune_conv_step)),
-    .what = "convolution",
-    .options = {.struct_size = sizeof(attune_operator_options),
-                .name = "causal_conv",
-                .build = conv_build,
-                .version = 2},
-    .forms = forms,
-    .num_forms = CONV_NUM_FORMS,
-    .settle = settle,
-    .narrow = narrow,
-    .run = run};
+const at_described_op conv_described = {AT_DESCRIBED_OP(conv, CONV, &conv_table, sizeof(attune_conv_step)),
+                                        .options = {.struct_size = sizeof(attune_operator_options),
+                                                    .name = "causal_conv",
+                                                    .build = conv_build,
+                                                    .version = 2},
+                                        .run = run};
 
 /* ---- Steps ---- */
 

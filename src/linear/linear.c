@@ -1,12 +1,10 @@
-/* The tier for engines: descriptions of linear attention, and steps. */
+/* Linear attention in the tier for engines: binds the tensors of a step, and runs its kernel. */
 #include "described/described.h"
 #include "linear/kernel.h"
-#include "linear/linear_words.h"
 #include "linear/parts.h"
 #include "linear/places.h"
 #include "problem/problem_fields.h"
 
-#include <math.h>
 #include <string.h>
 
 struct attune_linear {
@@ -14,124 +12,18 @@ struct attune_linear {
     attune_linear_desc desc; /* settled: no zeros that stand for something else */
 };
 
-static const attune_linear_desc initial = ATTUNE_LINEAR_DESC_INIT;
-
-/* ---- Descriptions ---- */
-
-static attune_status check_dtype(const char *name, attune_dtype dtype, bool may_be_f16, at_error *err) {
-    if (dtype == ATTUNE_F32 || dtype == ATTUNE_BF16 || (may_be_f16 && dtype == ATTUNE_F16)) return ATTUNE_OK;
-    const char *const word = (unsigned)dtype < ATTUNE_DTYPE_COUNT ? mha_dtype_name(dtype) : "no attune_dtype";
-    return at_fail(err, ATTUNE_UNSUPPORTED, "%s is %s; it must be f32%s bf16%s", name, word, may_be_f16 ? "," : " or",
-                   may_be_f16 ? " or f16" : "");
-}
-
-static attune_status check_heads(const attune_linear_desc *d, at_error *err) {
-    enum { MOST_HEADS = 1024, MOST_DIM = 1024 };
-    if (at_check_size("num_heads", d->num_heads, 1, MOST_HEADS, err) ||
-        at_check_size("num_kv_heads", d->num_kv_heads, 1, MOST_HEADS, err) ||
-        at_check_size("num_k_heads", d->num_k_heads, 1, MOST_HEADS, err) ||
-        at_check_size("head_dim", d->head_dim, 1, MOST_DIM, err) ||
-        at_check_size("head_dim_v", d->head_dim_v, 1, MOST_DIM, err))
-        return err->status;
-    if (d->num_heads % d->num_kv_heads && d->num_kv_heads % d->num_heads)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "num_heads is %lld and num_kv_heads %lld; one of them must divide the other",
-                       (long long)d->num_heads, (long long)d->num_kv_heads);
-    if (d->num_kv_heads % d->num_k_heads)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "num_k_heads is %lld, which does not divide num_kv_heads, %lld",
-                       (long long)d->num_k_heads, (long long)d->num_kv_heads);
-    return ATTUNE_OK;
-}
-
-static const char *const decays[] = {"none", "head", "key", NULL};
-
-static attune_status check_rule(const attune_linear_desc *d, at_error *err) {
-    if ((unsigned)d->rule >= ATTUNE_LINEAR_RULE_COUNT)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "rule is %d, which is no attune_linear_rule", (int)d->rule);
-    if ((unsigned)d->decay >= ATTUNE_DECAY_COUNT)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "decay is %d, which is no attune_linear_decay", (int)d->decay);
-    const bool has_decay = d->rule == ATTUNE_GATED || d->rule == ATTUNE_GATED_DELTA,
-               has_delta = d->rule >= ATTUNE_DELTA;
-    if (has_decay != (d->decay != ATTUNE_DECAY_NONE))
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the rule %s has %s decay, but decay is %s", lin_rules[d->rule],
-                       has_decay ? "a" : "no", decays[d->decay]);
-    if ((unsigned)d->has_beta > has_delta)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "has_beta is %d; of the rule %s it must be 0%s", d->has_beta,
-                       lin_rules[d->rule], has_delta ? " or 1" : "");
-    return ATTUNE_OK;
-}
-
-static attune_status check_eps(const char *name, double eps, at_error *err) {
-    if (eps == 0 || (eps >= 1e-12 && eps <= 1)) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %g; it must be 0, or from 1e-12 to 1", name, eps);
-}
-
-static attune_status settle(void *desc, at_error *err) {
-    attune_linear_desc *const d = desc;
-    if (!d->num_kv_heads) d->num_kv_heads = d->num_heads;
-    if (!d->num_k_heads) d->num_k_heads = d->num_kv_heads;
-    if (!d->head_dim_v) d->head_dim_v = d->head_dim;
-    if (!d->qk_norm_eps) d->qk_norm_eps = 0; /* -0.0 is the same kernel */
-    if (!d->out_norm_eps) d->out_norm_eps = 0;
-    attune_dtype *const dtypes[] = {&d->dtype, &d->decay_dtype, &d->beta_dtype, &d->state_dtype};
-    for (int i = 0; i < 4; i++)
-        if (*dtypes[i] == ATTUNE_DTYPE_DEFAULT) *dtypes[i] = ATTUNE_F32;
-    if (check_heads(d, err) || check_dtype("dtype", d->dtype, true, err) ||
-        check_dtype("decay_dtype", d->decay_dtype, true, err) || check_dtype("beta_dtype", d->beta_dtype, true, err) ||
-        check_dtype("state_dtype", d->state_dtype, false, err) || check_rule(d, err))
-        return err->status;
-    if (isnan(d->scale)) d->scale = 1 / sqrt((double)d->head_dim);
-    if (!(fabs(d->scale) <= 1e38))
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "scale is %g; it must be within +-1e38", d->scale);
-    if ((unsigned)d->gate >= ATTUNE_GATE_COUNT)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "gate is %d, which is no attune_linear_gate", (int)d->gate);
-    if (at_check_size("reproducible", d->reproducible, 0, 1, err)) return err->status;
-    if (check_eps("qk_norm_eps", d->qk_norm_eps, err)) return err->status;
-    return check_eps("out_norm_eps", d->out_norm_eps, err);
-}
-
 /* ---- The operator ---- */
-
-static bool has_form(const void *desc, uint32_t form) {
-    const attune_linear_desc *const d = desc;
-    return form == LIN_FEW || form == (d->reproducible ? LIN_TOKENS : LIN_CHUNKS);
-}
-
-/* The scale is an argument. */
-static void narrow(void *desc, uint32_t form) {
-    attune_linear_desc *const d = desc;
-    (void)form;
-    d->scale = ATTUNE_DEFAULT_SCALE, d->reproducible = 0;
-    if (!d->has_beta) d->beta_dtype = ATTUNE_F32;
-    if (d->decay == ATTUNE_DECAY_NONE) d->decay_dtype = ATTUNE_F32;
-}
-
-#define DESC attune_linear_desc
-static const at_described_field fields[] = {AT_SIZE(num_heads),       AT_SIZE(num_kv_heads),  AT_SIZE(num_k_heads),
-                                            AT_SIZE(head_dim),        AT_SIZE(head_dim_v),    AT_DTYPE(dtype),
-                                            AT_DTYPE(decay_dtype),    AT_DTYPE(beta_dtype),   AT_DTYPE(state_dtype),
-                                            AT_WORD(rule, lin_rules), AT_WORD(decay, decays), AT_FLAG(has_beta),
-                                            AT_NUMBER(scale),         AT_NUMBER(qk_norm_eps), AT_NUMBER(out_norm_eps),
-                                            AT_WORD(gate, lin_gates), AT_FLAG(reproducible)};
-static const char *const forms[] = {[LIN_FEW] = "few", [LIN_TOKENS] = "tokens", [LIN_CHUNKS] = "chunks"};
 
 static attune_status run(at_described *object, const void *given, bool is_interpreted, at_error *err);
 
-const at_described_op lin_described = {
-    AT_DESCRIBED_OP(linear, LINEAR, &initial, sizeof(attune_linear_desc), sizeof(attune_linear_step)),
-    .what = "linear attention",
-    .options = {.struct_size = sizeof(attune_operator_options),
-                .name = "linear_attention",
-                .build = lin_build,
-                .choices = lin_choices,
-                .num_choices = LIN_NUM_CHOICES,
-                .version = 2},
-    .forms = forms,
-    .num_forms = LIN_NUM_FORMS,
-    .settle = settle,
-    .has_form = has_form,
-    .narrow = narrow,
-    .run = run};
+const at_described_op lin_described = {AT_DESCRIBED_OP(linear, LINEAR, &lin_table, sizeof(attune_linear_step)),
+                                       .options = {.struct_size = sizeof(attune_operator_options),
+                                                   .name = "linear_attention",
+                                                   .build = lin_build,
+                                                   .choices = lin_choices,
+                                                   .num_choices = LIN_NUM_CHOICES,
+                                                   .version = 2},
+                                       .run = run};
 
 /* ---- Steps ---- */
 

@@ -68,11 +68,22 @@ expect "--check of results beyond f16 before a gate" 0 'the same bits' "$attune"
 
 expect "a rule that there is not" 1 'rule is .nope.; it must be linear, gated, delta or gated_delta' "$attune" run \
     op=linear,rule=nope "${call[@]}"
-expect "a field that it has not" 1 'op=linear has no field num_heads' "$attune" run op=linear,num_heads=2 "${call[@]}"
+expect "a field that it has not" 1 "op=linear has no field 'num_head'; did you mean num_heads\?" "$attune" run \
+    op=linear,num_head=2 "${call[@]}"
+expect "sizes, types and kinds as the files have them" 0 'interpreter +the same bits' "$attune" run \
+    op=linear,num_heads=2,num_kv_heads=4,dtype=f32,rule=delta,has_beta=1 "${delta[@]}" --check
+expect "another size than the files have" 1 'the problem has num_kv_heads=2, but the files have num_kv_heads=4' \
+    "$attune" run op=linear,num_kv_heads=2 "${call[@]}"
+expect "another type than the files have" 1 'the problem has dtype=bf16, but the files have dtype=f32' \
+    "$attune" run op=linear,dtype=bf16 "${call[@]}"
+expect "a kernel" 1 'the problem names a kernel; steps take the one that fits their tensors' "$attune" run \
+    op=linear,kernel=few "${call[@]}"
+expect "a flag that is neither 0 nor 1" 1 'reproducible is 2; it must be 0 or 1' "$attune" run \
+    op=linear,reproducible=2 "${call[@]}"
 expect "a word for a number" 1 'scale is .x., which is not a number' "$attune" run op=linear,scale=x "${call[@]}"
 expect "a decay that is missing" 1 'the rule gated_delta has a decay, but decay is none' "$attune" run \
     op=linear,rule=gated_delta "${call[@]}"
-expect "no rule is the rule of a description without one" 0 'op=linear,rule=linear,' "$attune" run op=linear \
+expect "no rule is the rule of a description without one" 0 'problem +op=linear,num_heads=2,' "$attune" run op=linear \
     "${call[@]}"
 expect "a decay without a rule" 1 'decay is given, but the rule linear has none; say rule=gated or rule=gated_delta' \
     "$attune" run op=linear "${call[@]}" --tensor "decay=$work/decay.npy"

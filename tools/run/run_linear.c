@@ -2,7 +2,7 @@
 
 #include "common/json_output.h"
 #include "common/table.h"
-#include "linear/linear_words.h"
+#include "described/desc_table.h"
 #include "ref_attention.h"
 #include "ref_linear.h"
 
@@ -19,6 +19,7 @@ static const char *const names[NUM_INPUTS] = {
 typedef struct linear_call {
     const run_options *o;
     attune_linear_desc desc;
+    char text[AT_DESCRIBED_TEXT]; /* of the settled description */
     attune_linear_step step;
     const npy_array *inputs[NUM_INPUTS]; /* NULL: not given */
     npy_array out, state;                /* state is changed; it begins as `first` */
@@ -119,10 +120,11 @@ static bool describe_rows(linear_call *c) {
 
 /* A tensor that the rule has nothing for, because the text names no rule, or another. */
 static bool fits_rule(const linear_call *c, int input, attune_linear_rule one, attune_linear_rule other) {
+    static const char *const rules[] = {"linear", "gated", "delta", "gated_delta"};
     const attune_linear_rule rule = c->desc.rule;
     if (!c->inputs[input] || rule == one || rule == other) return true;
-    tool_error("%s is given, but the rule %s has none; say rule=%s or rule=%s", names[input], lin_rules[rule],
-               lin_rules[one], lin_rules[other]);
+    tool_error("%s is given, but the rule %s has none; say rule=%s or rule=%s", names[input], rules[rule], rules[one],
+               rules[other]);
     return false;
 }
 
@@ -200,10 +202,38 @@ static bool describe_states(linear_call *c) {
     return true;
 }
 
+/* The description of the text and the files together, settled. What the text says, the files must not contradict. */
+static bool describe_all(linear_call *c) {
+    at_error err = {0};
+    int32_t kernel;
+    attune_linear_desc said, *const d = &c->desc;
+    char pairs[2][AT_PAIR_TEXT];
+    if (at_desc_read(&lin_table, c->o->problem, d, &kernel, &err)) {
+        tool_error("%s", err.message);
+        return false;
+    }
+    if (kernel != AT_ALL_FORMS) {
+        tool_error("the problem names a kernel; steps take the one that fits their tensors: leave it out");
+        return false;
+    }
+    said = *d;
+    if (!describe_rows(c) || !describe_gates(c) || !describe_states(c)) return false;
+    if (at_desc_differs(&lin_table, &said, d, pairs)) {
+        tool_error("the problem has %s, but the files have %s", pairs[0], pairs[1]);
+        return false;
+    }
+    if (lin_table.settle(d, &err)) {
+        tool_error("%s", err.message);
+        return false;
+    }
+    at_desc_print(&lin_table, d, c->text);
+    return true;
+}
+
 static bool describe(linear_call *c) {
     char message[ATTUNE_MESSAGE_BYTES];
     attune_linear_step *const s = &c->step;
-    if (!find_inputs(c) || !describe_rows(c) || !describe_gates(c) || !describe_states(c)) return false;
+    if (!find_inputs(c) || !describe_all(c)) return false;
     const attune_linear_desc *const d = &c->desc;
     int64_t shape[4];
     const npy_header *const q = &c->inputs[Q]->header;
@@ -375,12 +405,9 @@ static bool compare_expected(linear_call *c) {
 
 static void print_text(const linear_call *c, FILE *stream) {
     char a[TABLE_NUMBER_BYTES], b[TABLE_NUMBER_BYTES];
-    const attune_linear_desc *const d = &c->desc;
     table *const t = table_create("ll", NULL);
     table_cell(t, "problem");
-    table_cell(t, "op=linear,rule=%s,num_heads=%lld,num_kv_heads=%lld,num_k_heads=%lld,head_dim=%lld,head_dim_v=%lld",
-               lin_rules[d->rule], (long long)d->num_heads, (long long)d->num_kv_heads, (long long)d->num_k_heads,
-               (long long)d->head_dim, (long long)d->head_dim_v);
+    table_cell(t, "%s", c->text);
     table_cell(t, "time");
     table_cell(t, "%s (first call, which may compile: %s)", table_time(c->median_us, a), table_time(c->first_us, b));
     if (c->o->check) {
@@ -398,9 +425,8 @@ static void print_text(const linear_call *c, FILE *stream) {
 }
 
 static int print_json(const linear_call *c, const attune_context *context) {
-    json_t *const j =
-        json_pack("{s:s, s:s, s:s, s:f, s:f}", "problem", c->o->problem, "rule", lin_rules[c->desc.rule], "engine",
-                  tool_engine_option(c->o->engine), "first_us", c->first_us, "median_us", c->median_us);
+    json_t *const j = json_pack("{s:s, s:s, s:f, s:f}", "problem", c->text, "engine", tool_engine_option(c->o->engine),
+                                "first_us", c->first_us, "median_us", c->median_us);
     if (j && c->o->check) {
         json_object_set_new(j, "same_bits", json_boolean(c->same_bits));
         json_object_set_new(j, "max_error", json_number(c->max_error));
@@ -461,7 +487,7 @@ int run_linear(run_options *o) {
     int code = TOOL_FAILED;
     if (o->schedule || o->sizes || o->engine == ATTUNE_ENGINE_VM)
         tool_error("op=linear takes no --schedule, --sizes or --engine=vm");
-    else if (run_linear_text(o->problem, &c.desc) && files_read(&o->files) && describe(&c))
+    else if (files_read(&o->files) && describe(&c))
         code = run_on(&c);
     npy_free(&c.out);
     npy_free(&c.state);

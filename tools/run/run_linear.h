@@ -7,7 +7,4 @@
 /* Runs the command. Returns its exit code. */
 int run_linear(run_options *o);
 
-/* Fills in what the text says beside sizes and types, which come from the files. Reports what is wrong with it. */
-bool run_linear_text(const char *text, attune_linear_desc *desc);
-
 #endif
