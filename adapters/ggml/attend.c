@@ -243,13 +243,17 @@ static bool run_as_heads(attend_state *s, const ggml_call *c) {
 static bool run(attend_state *s, ggml_call *c, const char **reason) {
     ggml_kind kind;
     const common_plan *plan;
+    const mask_class read = c->rows.class; /* regroup may change it even if groups have no kernel, or are too many */
     call_kind(c, &kind);
     kernel_state state = kernel_of(&kind, &plan);
     if (state != KERNEL_READY && regroup(s, c, state)) {
         call_kind(c, &kind);
         state = kernel_of(&kind, &plan);
     }
-    if (state == KERNEL_REFUSED && run_as_heads(s, c)) return true;
+    if (state == KERNEL_REFUSED) {
+        c->rows.class = read;
+        if (run_as_heads(s, c)) return true;
+    }
     *reason = state == KERNEL_COMPILES ? "its kernel is being compiled" : "attune has no kernel for it";
     if (state != KERNEL_READY) return false;
     attune_arguments a = plan->arguments;

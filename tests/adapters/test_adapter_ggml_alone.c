@@ -7,6 +7,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,6 +141,17 @@ static void windows_of_encoders_need_no_compiler(void **state) {
     backend->free(backend);
 }
 
+/* Kernels for f32 are those of tier 0, which has none for lists of keys. */
+static void windows_that_are_no_lists_go_by_heads(void **state) {
+    (void)state;
+    skip_without_kernels();
+    fake_case c = {.heads = 6, .kv_heads = 2, .rows = 150, .keys = 150, .dim = 64, .sees = sees_own_text};
+    c.k_type = c.v_type = F32;
+    ggml_backend *const backend = open_backend();
+    check_case(backend, &c, "two texts of an encoder");
+    backend->free(backend);
+}
+
 static void other_nodes_are_the_hosts(void **state) {
     (void)state;
     fake_case cases[] = {{.heads = 2, .rows = 20, .keys = 60, .dim = 64, .soft_cap = 3, .sees = sees_past, .at = 40},
@@ -160,12 +172,21 @@ static void other_nodes_are_the_hosts(void **state) {
     backend->free(backend);
 }
 
+/* A test program has another directory than the library. */
+static int name_tier0(void **state) {
+    (void)state;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/libattune-tier0.so", getenv("BUILD") ? getenv("BUILD") : "build");
+    return setenv("ATTUNE_TIER0", path, 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(usual_models_need_no_compiler), cmocka_unit_test(so_do_models_with_other_widths),
-        cmocka_unit_test(windows_of_encoders_need_no_compiler), cmocka_unit_test(other_nodes_are_the_hosts)};
+        cmocka_unit_test(windows_of_encoders_need_no_compiler), cmocka_unit_test(windows_that_are_no_lists_go_by_heads),
+        cmocka_unit_test(other_nodes_are_the_hosts)};
     setenv("ATTUNE_COMPILE", "never", 1);
     setenv("ATTUNE_DEADLINE_US", "60000000", 1); /* for a thread that looks for kernels */
     setenv("ATTUNE_CACHE_DIR", "", 1);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, name_tier0, NULL);
 }
