@@ -132,14 +132,14 @@ static void choose_panel_tiles(const mha_cost_context *c, int64_t rows, mha_sche
 }
 
 /* Keys between two rescalings: many, because the streams of a tile are longer then. But K and V of a tile should fit
- * the second cache, unless they come from memory anyway. Scores of more than four rows by 1024 keys would fill a first
- * cache of 32 KiB. */
+ * the second cache, unless they come from memory anyway. With many registers, scores of more than four rows by 1024
+ * keys would fill a first cache of 32 KiB. */
 static int32_t choose_tile(const mha_cost_context *c, int64_t rows) {
     enum { ELEMENTS = 65536, LEAST = 32, MOST = 512, FEW_ROWS = 4 };
-    const int64_t times = c->is_from_memory && rows <= FEW_ROWS ? 2 : 1;
-    const int64_t columns = max_of(c->p->head_dim, c->p->head_dim_v);
+    const int64_t times = c->is_from_memory ? 2 : 1, columns = max_of(c->p->head_dim, c->p->head_dim_v);
+    const int64_t most = rows <= FEW_ROWS || c->few_registers ? times * MOST : MOST;
     if (c->fixed_tile) return c->fixed_tile;
-    return power_below(max_of(min_of(times * ELEMENTS / columns, times * MOST), LEAST));
+    return power_below(max_of(min_of(times * ELEMENTS / columns, most), LEAST));
 }
 
 /* Whether heads of equal length make as many tasks as threads usually need. */
