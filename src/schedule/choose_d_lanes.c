@@ -95,8 +95,7 @@ typedef void tile_fn(const mha_cost_context *c, int64_t rows, mha_schedule *s);
 static void take_if_chosen(mha_priced of, tile_fn *tile, const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     mha_schedule other = *s;
     tile(c, rows, &other);
-    const mha_variant v = mha_variant_of(c->p, &other, c->machine.target);
-    if (mha_is_chosen(of, c, &other, &v)) *s = other;
+    if (mha_is_chosen(of, c, &other, NULL)) *s = other;
 }
 
 /* ---- Panels ---- */
@@ -180,24 +179,27 @@ static bool values_fit(const mha_search *t, const mha_schedule *s) {
     return has_registers(t, s->value_rows, s->value_keys);
 }
 
-static void try_tiles(mha_search *t) {
-    t->fits = scores_fit;
-    mha_search_pairs(t, MHA_SCORE_TILE, ID(score_rows), ID(score_keys));
-    t->fits = values_fit;
-    mha_search_pairs(t, MHA_VALUE_TILE, ID(value_rows), ID(value_keys));
-    t->fits = NULL;
-}
-
-/* Sums that stay in registers: the usual tile for them, and others. */
+/* Sums that stay in registers, for some numbers of rows. */
 static void try_held_values(mha_search *t) {
     enum { LEAST_ROWS = 4, MOST_ROWS = 6 };
     mha_schedule s = t->at;
     t->of = MHA_HELD_TILE;
-    if (rows_of(t) < LEAST_ROWS) return;
     hold_values(t->c, rows_of(t), &s);
-    mha_search_try(t, &s);
-    for (s.value_rows = LEAST_ROWS; s.value_rows <= MOST_ROWS && s.value_rows <= rows_of(t); s.value_rows++)
+    for (s.value_rows = LEAST_ROWS; s.value_rows <= min_of(rows_of(t), MOST_ROWS); s.value_rows++)
         mha_search_try(t, &s);
+}
+
+static void choose_cheaper(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
+    mha_search t = search_of(c, &rows);
+    if (isinf(mha_correction(MHA_CHEAPER_TILES, c, s, NULL))) return;
+    mha_search_begin(&t, MHA_USUAL_TILE, s);
+    t.fits = scores_fit;
+    mha_search_pairs(&t, MHA_SCORE_TILE, ID(score_rows), ID(score_keys));
+    t.fits = values_fit;
+    mha_search_pairs(&t, MHA_VALUE_TILE, ID(value_rows), ID(value_keys));
+    t.fits = NULL;
+    try_held_values(&t);
+    *s = t.at;
 }
 
 enum { QUANTISED_ROWS = 4, QUANTISED_KEYS = 4 }; /* usual ones */
@@ -262,14 +264,6 @@ static void choose_quantised_tiles(const mha_cost_context *c, int64_t rows, mha_
     mha_search_begin(&t, MHA_USUAL_TILE, s);
     t.fits = value_codes_fit;
     mha_search_pairs(&t, MHA_QUANTISED_VALUES, ID(value_rows), ID(value_keys));
-    *s = t.at;
-}
-
-static void choose_cheaper(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
-    mha_search t = search_of(c, &rows);
-    mha_search_begin(&t, MHA_USUAL_TILE, s);
-    try_tiles(&t);
-    try_held_values(&t);
     *s = t.at;
 }
 

@@ -38,7 +38,6 @@ typedef struct search {
     bool has_gaps;          /* a query may see keys on both sides of some that mask_mod hides from it */
     bool pairs_fit;         /* V in pairs, of all heads, fits the last cache */
     sum_order order;        /* that it has to keep */
-    double least_values;    /* cycles of their multiplications, whatever the schedule */
     mha_schedule at;        /* the best so far of this stripe */
     mha_variant variant;    /* of that one */
     double cost, scores;    /* of that one, scores with their softmax */
@@ -51,13 +50,6 @@ static double threads_for(double operations, bool by_pairs) {
     static const double WORTH = 1e6;
     const double threads = operations / WORTH / (by_pairs ? 2 : 1);
     return threads > MOST ? MOST : threads < 1 ? 1 : (double)(int64_t)threads;
-}
-
-static double least_values(const mha_cost_context *c) {
-    const int64_t bytes = c->machine.target->vector_bytes;
-    const cost_vector v = mha_cost_vector(&c->machine, (double)bytes);
-    const double products = c->rows * c->seen * c->columns_v * c->lane_bytes / (double)bytes;
-    return products * (c->by_pairs ? v.dot / 2 : v.multiply);
 }
 
 /* Lengths that only the call gives count as the cost takes them. */
@@ -83,7 +75,6 @@ static search search_of(const mha_cost_context *c, bool has_gaps) {
                     .heads = heads,
                     .threads = threads_for(heads * c->rows * row, c->by_pairs),
                     .has_gaps = has_gaps,
-                    .least_values = least_values(c),
                     .pairs_fit = heads * c->keys * c->columns_v * c->v_bytes <= last};
 }
 
@@ -133,13 +124,8 @@ static void try(search *t, const mha_schedule *s) {
 static void set_kv_tile(const search *t, mha_schedule *s, int64_t keys) {
     enum { MOST = 4096 };
     const int32_t step = tile_step(t, s);
-    if (t->p->reproducible)
-        keys = t->c->fixed_tile;
-    else if (t->order.kv_tile > 0)
-        keys = t->order.kv_tile;
-    else
-        keys = min_of(ceil_div(min_of(keys, t->keys), step), MOST / step) * step;
-    s->kv_tile = (int32_t)keys;
+    const int64_t whole = min_of(ceil_div(min_of(keys, t->keys), step), MOST / step) * step;
+    s->kv_tile = (int32_t)(t->order.kv_tile > 0 ? t->order.kv_tile : whole);
 }
 
 static void try_score_keys(search *t) {
@@ -150,7 +136,6 @@ static void try_score_keys(search *t) {
         s.score_keys = (int32_t)keys;
         if (isinf(mha_correction(MHA_SCORE_KEYS, t->c, &s, NULL))) continue;
         if (keys > 1 && keys * s.score_row_vectors > t->room) continue;
-        if (t->p->reproducible && t->c->fixed_tile % keys) continue;
         set_kv_tile(t, &s, base.kv_tile);
         try(t, &s);
     }
@@ -190,7 +175,7 @@ static int64_t long_tile(const search *t, const mha_variant *v) {
 static void try_kv_tile(search *t) {
     enum { LEAST = 32, MOST = 1024, MOST_PARTS = 4, LEAST_USUAL = 48, MOST_USUAL = 512 };
     const mha_schedule base = t->at;
-    if (t->p->reproducible || t->order.kv_tile != ANY_KEYS) return;
+    if (t->order.kv_tile != ANY_KEYS) return;
     if (mha_is_chosen(MHA_LONG_TILE, t->c, &base, &t->variant)) return;
     mha_schedule s = base;
     for (int64_t parts = 1; parts <= MOST_PARTS; parts++) {
@@ -257,7 +242,7 @@ typedef struct best_two {
 static void improve(search *t, const best_two *best) {
     try_kv_tile(t);
     try_score_keys(t);
-    if (t->scores + t->least_values >= cost_larger(best->cost[0], best->cost[1])) return;
+    if (t->scores >= cost_larger(best->cost[0], best->cost[1])) return;
     try_value_columns(t);
     try_task_rows(t);
 }
@@ -300,13 +285,9 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, mha_value_by by) {
     s.lanes = lanes;
     s.score_row_vectors = s.task_row_vectors = vectors;
     s.score_keys = (int32_t)min_of(max_of(SUMS / vectors, 1), t->keys);
-    while (t->p->reproducible && t->c->fixed_tile % s.score_keys) s.score_keys--;
     mha_variant v = variant_of(t, &s);
-    while (!keeps_order(t, &s, &v) && s.score_keys > 1) {
-        s.score_keys--;
-        v = variant_of(t, &s);
-    }
-    if (!keeps_order(t, &s, &v)) return false;
+    for (; !keeps_order(t, &s, &v); v = variant_of(t, &s))
+        if (--s.score_keys < 1) return false;
     s.score_columns = score_columns(t);
     s.value_row_vectors = by == MHA_VALUE_BY_ROWS ? 1 : vectors;
     s.value_columns = (int32_t)min_of(first_sums(t, by) / s.value_row_vectors, t->p->head_dim_v);
@@ -364,7 +345,7 @@ static void try_lanes(search *t, int32_t lanes, best_two *best) {
 
 /* The cheapest schedule that keeps the order of sums. False: there is none. `order` NULL: any order, for one thread. */
 static bool cheapest(search t, const sum_order *order, mha_schedule *s) {
-    static const sum_order any = {ANY_ROWS, ANY_KEYS};
+    const sum_order any = {ANY_ROWS, t.c->fixed_tile ? t.c->fixed_tile : ANY_KEYS};
     t.order = order ? *order : any;
     if (!order) t.threads = 1;
     best_two best = {.cost = {NO_COST, NO_COST}};
@@ -382,47 +363,23 @@ static bool cheapest(search t, const sum_order *order, mha_schedule *s) {
     return true;
 }
 
-/* Whether the schedule decides which rows are computed by columns. */
-static bool decides_columns(const search *t) {
-    enum { KEYS = 8 }; /* of the schedules whose rows all do */
-    for (int32_t lanes = t->c->widest; lanes >= t->c->narrowest; lanes /= 2)
-        for (int32_t vectors = 1; vectors <= most_vectors(t, lanes); vectors++) {
-            const mha_schedule s = {.lanes = lanes, .score_row_vectors = vectors, .score_keys = KEYS};
-            const mha_variant v = variant_of(t, &s);
-            if (rows_by_columns(&v)) return true;
-        }
-    return false;
-}
-
-/* Whether some schedule has several tiles and another one fewer. */
-static bool decides_tiles(const search *t) {
-    enum { LEAST = 48 }; /* keys of a tile, where they are not all */
-    return t->c->keys > LEAST && !t->p->reproducible;
-}
-
 static sum_order order_of(const search *t, const mha_schedule *s) {
-    sum_order order = {.by_columns = ANY_ROWS, .kv_tile = ANY_KEYS};
     const bool is_known = t->p->seq_kv != ATTUNE_DYNAMIC || t->p->max_seq_kv || t->p->low_rank;
+    const bool is_all = is_known && !t->c->fixed_tile && s->kv_tile >= t->c->keys;
     const mha_variant v = variant_of(t, s);
-    if (decides_columns(t)) order.by_columns = rows_by_columns(&v);
-    if (decides_tiles(t)) order.kv_tile = is_known && s->kv_tile >= t->c->keys ? ALL_KEYS : s->kv_tile;
-    return order;
+    return (sum_order){rows_by_columns(&v), is_all ? ALL_KEYS : s->kv_tile};
 }
 
 /* A row has the same bits in every batch. So the order of its sums is chosen for a usual call, and then the schedule
  * for the given call. */
 bool mha_choose_q_lanes(const mha_calls *calls, double most, mha_schedule *s) {
-    const search of_call = search_of(&calls->call, calls->has_gaps);
-    sum_order order = {ANY_ROWS, ANY_KEYS};
-    if (most < NO_COST || decides_columns(&of_call) || decides_tiles(&of_call)) {
-        const search t = search_of(&calls->usual, calls->has_gaps);
-        mha_schedule usual = {0};
-        cheapest(t, NULL, &usual);
-        if (mha_cost_of_choice(&calls->usual, &usual) >= most) return false;
-        if (!s) return true;
-        order = order_of(&t, &usual);
-        *s = usual;
-    }
-    cheapest(of_call, &order, s); /* else the usual one is left, which has that order */
+    const search usual = search_of(&calls->usual, calls->has_gaps), call = search_of(&calls->call, calls->has_gaps);
+    mha_schedule first = {0};
+    cheapest(usual, NULL, &first);
+    if (mha_cost_of_choice(&calls->usual, &first) >= most) return false;
+    if (!s) return true;
+    const sum_order order = order_of(&usual, &first);
+    *s = first;
+    cheapest(call, &order, s); /* else the usual one is left, which has that order */
     return true;
 }

@@ -69,6 +69,7 @@ static bool has_narrow_heads(const mha_cost_context *c, const mha_schedule *s) {
 
 /* V of bf16 or narrower numbers whose vectors are converted for each register tile, in f32. */
 static bool converts_for_each_tile(const attune_problem *p) {
+    if (p->integer || mha_scales_elements(p->v_scales)) return false;
     return (p->v_dtype == ATTUNE_BF16 || p->v_dtype == ATTUNE_I8 || p->v_dtype == ATTUNE_F8) &&
            p->softmax_precision == ATTUNE_F32 && !p->reproducible && !mha_has_panels(p);
 }

@@ -7,13 +7,14 @@
 
 /* What is priced. USUAL_: the schedule that a search begins with; another one has to be cheaper by a margin. */
 typedef enum mha_priced {
-    MHA_DECODING,     /* the best of decoding, compared with the best of prefill */
-    MHA_PREFILL,      /* a schedule of prefill */
-    MHA_WIDER_STRIPE, /* the best with more vectors of rows in a stripe, compared with one that has fewer */
-    MHA_SCORE_KEYS,   /* prefill: keys of a register tile of scores, another number than the usual one */
-    MHA_LONG_TILE,    /* prefill: as many keys between two rescalings as there may be */
-    MHA_SHORT_TASK,   /* prefill: one stripe in a task, or a few */
-    MHA_USUAL_TILE,   /* decoding: register tiles of scores and values; HELD: sums stay in registers */
+    MHA_DECODING,      /* the best of decoding, compared with the best of prefill */
+    MHA_PREFILL,       /* a schedule of prefill */
+    MHA_WIDER_STRIPE,  /* the best with more vectors of rows in a stripe, compared with one that has fewer */
+    MHA_SCORE_KEYS,    /* prefill: keys of a register tile of scores, another number than the usual one */
+    MHA_LONG_TILE,     /* prefill: as many keys between two rescalings as there may be */
+    MHA_SHORT_TASK,    /* prefill: one stripe in a task, or a few */
+    MHA_CHEAPER_TILES, /* decoding: any other register tiles than the usual ones, as far as they are not quantised */
+    MHA_USUAL_TILE,    /* register tiles of scores and values; HELD: sums stay in registers */
     MHA_SCORE_TILE,
     MHA_VALUE_TILE,
     MHA_HELD_TILE,

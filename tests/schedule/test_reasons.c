@@ -36,7 +36,7 @@ static void rows_that_decide(void **state) {
     } cases[] = {
         {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=8192,head_dim=128", "avx512", "zen4", " MEMORY_ROWS "},
         {"dtype=bf16,num_heads=48,num_kv_heads=8,seq_q=1,seq_kv=8192,head_dim=128", "avx2", "zen3",
-         " MEMORY_HELD SCORE_TILE "},
+         " MEMORY_HELD CHEAPER_TILES "},
         {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=512,head_dim=48", "avx2", "zen3", " NARROW "},
         {"num_heads=8,seq_q=64,seq_kv=24,head_dim=64", "avx2", "zen3", NULL},
         {"num_heads=2,seq_q=1,seq_kv=1,head_dim=1", "avx512", "zen4", NULL},
