@@ -19,13 +19,6 @@
 #include <limits.h>
 #include <math.h>
 
-double mha_cost_of_choice(const mha_cost_context *c, const mha_schedule *schedule) {
-    mha_schedule s = *schedule;
-    mha_settle(&c->usual, c->p, c->machine.target, &s);
-    const mha_costs costs = mha_costs_of_head(c, &s);
-    return mha_costs_sum(&costs);
-}
-
 /* ---- A call, and a usual one like it ---- */
 
 static attune_problem usual_call(const attune_problem *p) {

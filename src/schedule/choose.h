@@ -14,8 +14,6 @@ void mha_choose_without(int row, mha_problem problem, const mha_machine *machine
 int mha_next_reason(int after, mha_problem problem, const mha_machine *machine, mha_schedule *instead);
 /* choose.c. Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
 void mha_choose_products(const mha_cost_context *call, mha_schedule *schedule);
-/* What a schedule costs for one head, with the choices that it leaves to attune. */
-double mha_cost_of_choice(const mha_cost_context *context, const mha_schedule *schedule);
 
 /* Both strategies choose for the given call. Whatever decides the order of sums they choose for a usual call like it,
  * of one sequence and 16 heads: so a row has the same bits in every batch. Neither chooses the schedule of products. */

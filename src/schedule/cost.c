@@ -130,13 +130,21 @@ double mha_cost_iteration(const mha_cost_context *c, const cost_vector *v, const
 
 /* ---- All of it ---- */
 
-mha_costs mha_costs_of_head(const mha_cost_context *c, const mha_schedule *s) {
-    return s->strategy == MHA_D_LANES ? mha_cost_d_lanes(c, s) : mha_cost_q_lanes(c, s);
+static mha_costs costs_of_head(const mha_cost_context *c, const mha_schedule *s) {
+    const mha_variant v = mha_variant_of(c->p, s, c->machine.target);
+    return s->strategy == MHA_D_LANES ? mha_cost_d_lanes(c, s, &v) : mha_cost_q_lanes(c, s, &v);
+}
+
+double mha_cost_of_choice(const mha_cost_context *c, const mha_schedule *schedule) {
+    mha_schedule s = *schedule;
+    mha_settle(&c->usual, c->p, c->machine.target, &s);
+    const mha_costs costs = costs_of_head(c, &s);
+    return mha_costs_sum(&costs);
 }
 
 mha_costs mha_costs_of_call(const mha_cost_context *c, const mha_schedule *s) {
     const double heads = (double)c->p->num_kv_heads * (double)min_of(c->p->batch, 1 << 16);
-    mha_costs costs = mha_costs_of_head(c, s);
+    mha_costs costs = costs_of_head(c, s);
     costs.scores *= heads;
     costs.softmax *= heads;
     costs.values *= heads;

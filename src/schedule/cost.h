@@ -62,8 +62,8 @@ typedef struct mha_cost_context {
 
 mha_cost_context mha_cost_context_of(const attune_problem *canonical, const mha_machine *machine);
 
-/* Cycles of one thread for attention of one head of K and V. The schedule is legal and settled. */
-mha_costs mha_costs_of_head(const mha_cost_context *context, const mha_schedule *schedule);
+/* Cycles of one thread for attention of one head of K and V. Choices that the schedule leaves open are settled. */
+double mha_cost_of_choice(const mha_cost_context *context, const mha_schedule *schedule);
 
 /* Cycles of one thread for a call. */
 mha_costs mha_costs_of_call(const mha_cost_context *context, const mha_schedule *schedule);

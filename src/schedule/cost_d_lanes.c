@@ -4,6 +4,7 @@
 typedef struct d_head {
     const mha_cost_context *c;
     const mha_schedule *s;
+    const mha_variant *variant;
     cost_vector v;
     double multiply, width; /* width: columns of a vector */
     double rows, row_tasks; /* rows of a task, and tasks of the same keys */
@@ -11,9 +12,9 @@ typedef struct d_head {
     double k_vectors, v_vectors;
 } d_head;
 
-static d_head head_of(const mha_cost_context *c, const mha_schedule *s) {
+static d_head head_of(const mha_cost_context *c, const mha_schedule *s, const mha_variant *variant) {
     enum { MOST_ROWS = 64 };
-    d_head h = {.c = c, .s = s, .v = mha_cost_vector(&c->machine, s->lanes * c->lane_bytes)};
+    d_head h = {.c = c, .s = s, .variant = variant, .v = mha_cost_vector(&c->machine, s->lanes * c->lane_bytes)};
     h.multiply = c->decodes_by_pairs ? h.v.dot : h.v.multiply;
     h.width = c->decodes_by_pairs ? 2 * s->lanes : s->lanes;
     h.row_tasks = cost_steps(c->rows, MOST_ROWS);
@@ -141,7 +142,9 @@ static double reading(const d_head *h, double arithmetic) {
 
 /* ---- All of it ---- */
 
-static double code_scores(const d_head *h, double rows) { return mha_cost_quantised_scores(h->c, h->s, &h->v, rows); }
+static double code_scores(const d_head *h, double rows) {
+    return mha_cost_quantised_scores(h->c, h->s, &h->v, h->variant->rows_in_vector, rows);
+}
 static double code_values(const d_head *h, double rows) { return mha_cost_quantised_values(h->c, h->s, &h->v, rows); }
 
 static double scores_of(const d_head *h) {
@@ -155,14 +158,14 @@ static double scores_of(const d_head *h) {
 static double values_of(const d_head *h) {
     const mha_schedule *s = h->s;
     const bool in_codes = h->c->p->integer == ATTUNE_INTEGER_ALL;
-    const bool is_held = !in_codes && mha_variant_of(h->c->p, s, h->c->machine.target).holds_values;
+    const bool is_held = !in_codes && h->variant->holds_values;
     const double keys = in_codes ? COST_DOT_CODES : h->c->decodes_by_pairs ? 2 * s->value_keys : s->value_keys;
     rows_fn *const iteration = in_codes ? code_values : is_held ? held_iteration : value_iteration;
     return h->row_tasks * h->keys / keys * by_tiles(h, s->value_rows, iteration);
 }
 
-mha_costs mha_cost_d_lanes(const mha_cost_context *c, const mha_schedule *s) {
-    const d_head h = head_of(c, s);
+mha_costs mha_cost_d_lanes(const mha_cost_context *c, const mha_schedule *s, const mha_variant *variant) {
+    const d_head h = head_of(c, s, variant);
     const double scores = scores_of(&h), values = values_of(&h);
     const double vectors = h.keys / s->lanes + h.tiles;
     const double o = h.tiles * h.rows * h.v_vectors * (h.v.load + h.v.multiply + h.v.store);

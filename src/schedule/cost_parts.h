@@ -56,7 +56,9 @@ typedef struct cost_iteration {
 
 double mha_cost_iteration(const mha_cost_context *c, const cost_vector *v, const cost_iteration *t, bool pairs);
 
-mha_costs mha_cost_q_lanes(const mha_cost_context *context, const mha_schedule *schedule);
+/* Cycles of one thread for one head of K and V, by the schedule's variant. */
+mha_costs mha_cost_q_lanes(const mha_cost_context *context, const mha_schedule *schedule, const mha_variant *variant);
+mha_costs mha_cost_d_lanes(const mha_cost_context *context, const mha_schedule *schedule, const mha_variant *variant);
 
 /* A schedule's numbers for a head. A stripe is what a register tile of scores spans, rows of one or more vectors. */
 typedef struct mha_q_head {
@@ -88,11 +90,10 @@ typedef struct mha_q_costs {
 void mha_cost_q_lanes_next(const mha_cost_context *context, const mha_schedule *schedule, const mha_variant *variant,
                            mha_q_costs *costs);
 
-mha_costs mha_cost_d_lanes(const mha_cost_context *context, const mha_schedule *schedule);
-
-/* d-lanes, integer products, for some rows: a register tile of scores, and the keys that it has; and four keys of
- * values, which are integers as well. */
-double mha_cost_quantised_scores(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows);
+/* d-lanes, integer products, for some rows: a register tile of scores, of which some rows share a vector, and the keys
+ * that it has; and four keys of values, which are integers as well. */
+double mha_cost_quantised_scores(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v,
+                                 int rows_in_vector, double rows);
 double mha_cost_quantised_keys(const mha_cost_context *c, const mha_schedule *s);
 double mha_cost_quantised_values(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows);
 

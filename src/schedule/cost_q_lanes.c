@@ -414,9 +414,8 @@ void mha_cost_q_lanes_next(const mha_cost_context *c, const mha_schedule *s, con
     costs->tasks = h->tasks * (COST_OF(task) + opening(h)) + rows_cost(h) + reading(h) + pairing(h);
 }
 
-mha_costs mha_cost_q_lanes(const mha_cost_context *c, const mha_schedule *s) {
-    const mha_variant v = mha_variant_of(c->p, s, c->machine.target);
+mha_costs mha_cost_q_lanes(const mha_cost_context *c, const mha_schedule *s, const mha_variant *v) {
     mha_q_costs of = {.head.c = NULL};
-    mha_cost_q_lanes_next(c, s, &v, &of);
+    mha_cost_q_lanes_next(c, s, v, &of);
     return of.costs;
 }

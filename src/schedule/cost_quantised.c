@@ -50,10 +50,10 @@ static double code_lane_sums(const cost_vector *v, double sums, int64_t lanes) {
     return steps * COST_OF(code_sum) * v->shuffle + COST_OF(code_start);
 }
 
-static double rows_iteration(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows) {
+static double rows_iteration(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, int pack,
+                             double rows) {
     const attune_problem *p = c->p;
-    const int64_t pack = mha_variant_of(p, s, c->machine.target).rows_in_vector,
-                  halves = p->k_dtype == ATTUNE_I4 ? 2 : 1;
+    const int64_t halves = p->k_dtype == ATTUNE_I4 ? 2 : 1;
     const int64_t groups = mha_is_by_group(p->k_scales) ? p->head_dim / p->k_group : 1;
     const double planes = (double)mha_query_planes(p), vectors = cost_steps(rows, (double)pack);
     const double width = COST_DOT_CODES * (double)(s->lanes / pack), keys = s->score_keys;
@@ -74,8 +74,10 @@ static double panels_iteration(const mha_cost_context *c, const mha_schedule *s,
     return units * iteration_cost(c, v, &iteration) + rows * planes * keys * (v->load + v->store);
 }
 
-double mha_cost_quantised_scores(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows) {
-    return c->p->k_layout == ATTUNE_LAYOUT_PANELS ? panels_iteration(c, s, v, rows) : rows_iteration(c, s, v, rows);
+double mha_cost_quantised_scores(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v,
+                                 int rows_in_vector, double rows) {
+    if (c->p->k_layout == ATTUNE_LAYOUT_PANELS) return panels_iteration(c, s, v, rows);
+    return rows_iteration(c, s, v, rows_in_vector, rows);
 }
 
 double mha_cost_quantised_keys(const mha_cost_context *c, const mha_schedule *s) {

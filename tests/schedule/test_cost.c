@@ -63,8 +63,8 @@ static void check_next_costs(const char *text, const attune_problem *p, const mh
     for (size_t i = 0; i < 2 * count; i++) {
         const mha_schedule *s = &list[i < count ? i : 2 * count - 1 - i].schedule;
         if (s->strategy != MHA_Q_LANES) continue;
-        const mha_costs all = mha_cost_q_lanes(&c, s);
         const mha_variant variant = mha_variant_of(c.p, s, c.machine.target);
+        const mha_costs all = mha_cost_q_lanes(&c, s, &variant);
         mha_cost_q_lanes_next(&c, s, &variant, &next);
         if (memcmp(&all, &next.costs, sizeof all))
             fail_msg("%s for %s: %g %g %g %g instead of %g %g %g %g", text, machine->target->name, next.costs.scores,
