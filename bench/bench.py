@@ -24,7 +24,7 @@ import publish
 import report
 import shapes
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def parse_arguments():
@@ -83,8 +83,7 @@ def choose_threads(options, cpus):
 
 
 def machine_facts():
-    facts = {"cpu": machine.cpu_name(), "kernel": platform.release()}
-    return facts | {"cpus": os.cpu_count(), "load": os.getloadavg()[0]}
+    return {"cpu": machine.cpu_name(), "kernel": platform.release(), "cpus": os.cpu_count()}
 
 
 def isa_of(version):
@@ -159,22 +158,23 @@ def busy_share(seconds):
 
 
 def wait_for_calm(seconds):
-    """Until nothing else computes, or for so long."""
+    """Waits until nothing else computes, or for so long. Returns the share of the CPUs that others use then."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end and busy_share(0.25) > 0.1:
-        pass
+    share = busy_share(0.25)
+    while share > 0.1 and time.monotonic() < end:
+        share = busy_share(0.25)
+    return share
 
 
 def new_run(options):
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     names = ("rounds", "repeats", "sample_ms", "limit", "full", "growth", "clock")
     settings = {name: getattr(options, name) for name in names}
-    facts = machine_facts()
     return {
         "schema": SCHEMA,
         "date": date,
         "commit": commit(),
-        "machine": facts | {"load_after": facts["load"]},
+        "machine": machine_facts(),
         "versions": {},
         "settings": settings,
         "results": [],
@@ -193,12 +193,11 @@ def measure_jobs(options, session, chosen, run, out_of_time):
     for shape, dtype, threads in chosen:
         if out_of_time():
             return False
-        wait_for_calm(options.calm)
+        share = wait_for_calm(options.calm)
         living = [driver for driver in session.drivers
                   if driver.is_alive() and shapes.is_for(driver.name, shape, session.threads)]
         entries, bandwidths = conductor.measure(shape, dtype, living, threads, session.probe, options)
-        run["results"].append(report.result(shape, dtype, threads, entries, bandwidths))
-        run["machine"]["load_after"] = os.getloadavg()[0]
+        run["results"].append(report.result(shape, dtype, threads, entries, bandwidths) | {"busy": share})
         say(report.line(run["results"][-1], options.clock))
         write_run(run, options)
     return True
@@ -209,8 +208,8 @@ def measure_all(options, run):
     cpus = sorted(os.sched_getaffinity(0))
     start = time.monotonic()
     out_of_time = lambda: options.budget and time.monotonic() - start > options.budget
-    if run["machine"]["load"] > 0.5:
-        say(f"The load is {run['machine']['load']:.1f} before anything is measured: shares and ratios will be off.")
+    if (share := busy_share(0.25)) > 0.1:
+        say(f"Other programs use {share:.0%} of the CPUs: shares and ratios will be off.")
     for threads, chosen in missing(options, run, cpus).items():
         if out_of_time():
             return False

@@ -53,12 +53,12 @@ def entry(peer, times, peak=100.0, repeats=2, note=""):
 
 def run_of(*entries, shape="bert_s128", dtype="f32", threads=1, bandwidth=1000.0):
     fields = {"name": shape, "group": "prefill", "rows": 128, "dim": 64, "heads": 12}
-    found = {"shape": fields, "dtype": dtype, "threads": threads, "flops": 5e7, "bytes": 1e6}
+    found = {"shape": fields, "dtype": dtype, "threads": threads, "flops": 5e7, "bytes": 1e6, "busy": 0.0}
     found |= {"bandwidths": [bandwidth], "entries": list(entries)}
-    machine = {"cpu": "a CPU", "cpus": 2, "load": 0.0, "load_after": 0.0}
+    machine = {"cpu": "a CPU", "cpus": 2}
     settings = {"rounds": 10, "repeats": 2, "sample_ms": 20, "full": False, "growth": False}
     return {
-        "schema": 1,
+        "schema": 2,
         "date": "then",
         "machine": machine,
         "settings": settings,
@@ -326,11 +326,12 @@ def case_a_page_tells_of_other_programs():
 
     one, two = (run_of(entry("attune", [own]), entry("torch", [2 * own]), threads=threads)
                 for threads, own in ((1, 4e6), (2, 3.9e6)))
-    run = one | {"results": one["results"] + two["results"], "machine": {"load": 1, "load_after": 3}}
+    run = one | {"results": one["results"] + two["results"]}
     said = publish.limits_of(run, "wall")
     expect("In 12 heads × 64, 128 tokens (f32) both attune and its fastest peer gained less than a tenth" in said, said)
     expect("Other programs ran" not in said, said)
-    expect("Other programs ran" in publish.limits_of(run | {"machine": {"load": 3, "load_after": 3}}, "wall"), said)
+    disturbed = [found | {"busy": 0.3} for found in run["results"]]
+    expect("Other programs ran" in publish.limits_of(run | {"results": disturbed}, "wall"), said)
     faster = run_of(entry("attune", [2e6]), entry("torch", [8e6]), threads=2)["results"]
     said = publish.limits_of(run | {"results": one["results"] + faster}, "wall")
     expect("both attune" not in said, said)

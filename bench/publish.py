@@ -1,5 +1,6 @@
 """docs/performance.md and its pictures from one run, whole: `make performance` (bench/performance.sh)."""
 import json
+import statistics
 import textwrap
 
 import report
@@ -14,8 +15,8 @@ FASTER = """
 A case can have a ratio above 1 and not count as faster, if its median time is not lower.
 """
 BUSY = """\
-* Other programs ran on the same core (see the load), so times are up to three times those of a quiet machine. Ratios
-  and shares are of neighbouring samples, which meet the same load; yet single ratios vary by a third from run to run.
+* Other programs ran on the same CPUs, so times are up to three times those of a quiet machine. Ratios and shares are of
+  neighbouring samples, which meet the same load; yet single ratios vary by a third from run to run.
 """
 ONE_THREAD = """\
 * One thread only. Two share a machine with other programs too unevenly to compare.
@@ -95,7 +96,7 @@ def circumstances(run):
         ["attune", versions.pop("attune")],
         ["peers", "; ".join(versions.values()) or "none"],
         ["date", run["date"][:10]],
-        ["load", f"{machine['load']:.1f} before the run, {machine['load_after']:.1f} after, its own threads included"],
+        ["other programs", f"used {report.others(run)} of the CPUs"],
         ["samples", f"at most {settings['repeats']} preparations of {settings['rounds']} rounds; a sample lasts "
                     f"{settings['sample_ms']:g} ms or longer"],
     ]
@@ -175,9 +176,8 @@ def wrapped(item):
 
 
 def limits_of(run, clock):
-    # What ran before the run is others'; after it the run's own threads count, too.
     most = max(found["threads"] for found in run["results"])
-    text = BUSY if max(run["machine"]["load"], run["machine"]["load_after"] - most) > 2 else ""
+    text = BUSY if statistics.mean(report.busy(run)) > 0.1 else ""
     lost = [f"{shapes.title(found['shape'])} ({found['dtype']})" for found in without_gain(run, clock)]
     if lost:
         text += wrapped(NO_GAIN.format(cases="; ".join(lost), threads=threads_of(most)))

@@ -197,11 +197,21 @@ def refusals(run):
     return "\n".join(seen)
 
 
+def busy(run):
+    """The shares of the CPUs that other programs used before each case."""
+    return [found["busy"] for found in run["results"]] or [0.0]
+
+
+def others(run):
+    shares = busy(run)
+    return f"{statistics.mean(shares):.0%} before a case, at most {max(shares):.0%}"
+
+
 def circumstances(run):
     machine, settings = run["machine"], run["settings"]
-    text = f"{machine['cpu']}, {machine['cpus']} CPUs, load {machine['load']:.1f} before and "
-    text += f"{machine['load_after']:.1f} after; {settings['repeats']} preparations of {settings['rounds']} rounds "
-    text += f"each (fewer where calls are long), samples of at least {settings['sample_ms']:g} ms.\n"
+    text = f"{machine['cpu']}, {machine['cpus']} CPUs, of which other programs used {others(run)}; "
+    text += f"{settings['repeats']} preparations of {settings['rounds']} rounds each (fewer where calls are long), "
+    text += f"samples of at least {settings['sample_ms']:g} ms.\n"
     return text + f"{'; '.join(run['versions'].values())}.\n"
 
 
