@@ -1,3 +1,5 @@
+/* Takes a call apart into numbers and views of its tensors. Then a row at a time: the visible keys, all scores in a
+ * wide type, their softmax, the values. */
 #include "ref_codes.h"
 #include "ref_functions.h"
 

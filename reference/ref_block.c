@@ -1,3 +1,5 @@
+/* Projects x into tensors of its own, lets ref_attention.c attend to them, and projects the result: the plain order of
+ * the formula. */
 #include "ref_block.h"
 
 #include <float.h>

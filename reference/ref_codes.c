@@ -1,3 +1,5 @@
+/* Each format is described by a few numbers (the run of a scale, what lies inline, panels), by which the place of an
+ * element and its value follow. */
 #include "ref_codes.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* A recursive descent that computes while it reads: there is no tree, as speed does not matter. */
 #include "ref_functions.h"
 
 #include <math.h>

@@ -1,3 +1,5 @@
+/* Beside each state it keeps how far a column may be off, so that the allowed error follows from the data and is no
+ * constant. */
 #include "ref_linear.h"
 
 #include "ref_attention.h"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fails on a line of code that is longer than 120 columns, and on a source of the library that does not begin with a
-# sentence about itself. Columns are characters of UTF-8, whatever the locale.
+# Fails on a line of code that is longer than 120 columns, and on a C source that does not begin with a sentence
+# about itself, except for those of tests. Columns are characters of UTF-8, whatever the locale.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,7 +11,7 @@ list_files() {
 mapfile -t files < <(list_files | grep -E '(\.(c|h|cpp|hpp|sh|py|def|map|air|in|mk)|(^|/)Makefile|\.ci/run)$')
 [ "${#files[@]}" -gt 0 ] || { echo "check-lines: no files" >&2; exit 1; }
 LC_ALL=C awk -v files="${#files[@]}" '
-    FNR == 1 && FILENAME ~ /^(\.\/)?src\/.*\.[ch]$/ && $0 !~ /^\/\* / {
+    FNR == 1 && FILENAME ~ /^(\.\/)?(adapters|bench|examples|lab|reference|src|tools)\/.*\.[ch]$/ && $0 !~ /^\/\* / {
         print FILENAME ":1: begins without a comment that says what the file is for"
         bare++
     }

@@ -1,3 +1,5 @@
+/* The context is made on the first call and never destroyed: an engine may call until its process ends. Where the
+ * engine has threads it starts none of its own. */
 #include "context.h"
 
 #include <pthread.h>

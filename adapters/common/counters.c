@@ -1,3 +1,4 @@
+/* A linked list of static counters: one that counts for the first time puts itself in front. */
 #include "counters.h"
 
 #include <stdbool.h>

@@ -1,3 +1,5 @@
+/* Builds the problem of a kind field by field, from what all calls of it have in common; what varies from call to call
+ * is open or small in it. */
 #include "kind.h"
 
 #include <string.h>

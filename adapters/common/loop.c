@@ -1,3 +1,5 @@
+/* Workers take short ranges from one atomic counter, eight for each of them on average, so that one that begins late
+ * takes fewer. */
 #include "loop.h"
 
 void common_loop_init(common_loop *l, attune_range_fn *fn, void *argument, int64_t n, int64_t workers) {

@@ -1,3 +1,5 @@
+/* A hash table whose chains only grow in front, by compare-and-exchange: readers need no lock, and two threads that
+ * add the same plan agree on the first. */
 #include "plans.h"
 
 #include "context.h"

@@ -1,3 +1,4 @@
+/* attune hands tasks to XLA one by one, through the frame of the call, as XLA has no parallel loop. */
 #include "runner.h"
 
 static void drop(const xla_api *api, xla_error *error) {

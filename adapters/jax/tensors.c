@@ -1,3 +1,5 @@
+/* Takes the buffers in the order in which Python passes them, compares their dims with those of the problem, and
+ * folds what vmap put in front into the batch where strides allow it. */
 #include "tensors.h"
 
 #include <stdarg.h>

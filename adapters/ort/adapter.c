@@ -1,3 +1,5 @@
+/* What the rest of the adapter shares: the interface of ONNX Runtime, its element types, and what attune calls itself
+ * there. */
 #include "adapter.h"
 
 #include "attune_ort.h"

@@ -1,3 +1,5 @@
+/* ONNX Runtime runs a function once for each index, so a range of attune becomes as many indices as there may be
+ * workers. */
 #define _GNU_SOURCE
 #include "runner.h"
 

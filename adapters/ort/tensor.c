@@ -1,3 +1,5 @@
+/* Asks ONNX Runtime for the type, the dims and the data of a value; dims beyond TENSOR_MAX_RANK are counted, not
+ * read. */
 #include "tensor.h"
 
 ort_status *tensor_read(const ort_api *api, const ort_value *value, tensor *t) {

@@ -1,3 +1,5 @@
+/* What the rest of the adapter shares: the context, PyTorch's element types, and what happens after a failure: a
+ * warning once, and PyTorch's own kernel. */
 #include "adapter.h"
 
 #include "attune_torch.h"

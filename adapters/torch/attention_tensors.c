@@ -1,3 +1,4 @@
+/* Views, strides and masks in PyTorch's order become those of attune's arguments; nothing is copied. */
 #include "attention_tensors.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Takes the arguments off the dispatcher's stack, and calls PyTorch's kernel by its C++ symbol, past the dispatcher. */
 #define _GNU_SOURCE
 #include "block_stock.h"
 

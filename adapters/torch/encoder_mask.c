@@ -1,3 +1,5 @@
+/* Reads all of a mask once. If each row hides just the keys from some length on, or is causal as well, attune needs no
+ * mask at all, only lengths; otherwise it gets a byte for each key. */
 #include "encoder_mask.h"
 
 #include <stdlib.h>

@@ -1,3 +1,5 @@
+/* Each step of a call returns false after the first failure, whose sentence it has kept, so operators read as lists of
+ * steps. */
 #include "op_call.h"
 
 #include "runner.h"

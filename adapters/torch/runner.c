@@ -1,3 +1,4 @@
+/* PyTorch's parallel loop runs a function for ranges of indices; here each index is a worker. */
 #include "runner.h"
 
 #include "common/loop.h"

@@ -1,3 +1,4 @@
+/* Functions are found by name when the adapter is loaded; what is missing is named, and the adapter stays off. */
 #define _GNU_SOURCE
 #include "torch_abi.h"
 

@@ -1,3 +1,5 @@
+/* A hash table by the addresses of tensor objects. Weights that keep changing are packed less and less often, and
+ * records that nobody has used for long go first. */
 #include "weights.h"
 
 #include "attune_torch.h"

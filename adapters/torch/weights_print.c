@@ -1,3 +1,5 @@
+/* Compares the version that PyTorch counts up at each write, and a sample of the bytes, because writes through .data
+ * are not counted. */
 #define _GNU_SOURCE
 #include "weights_print.h"
 

@@ -1,3 +1,5 @@
+/* Takes arguments one by one and checks the type of each; the first failure is kept as the sentence that TVM-FFI
+ * raises. */
 #include "call.h"
 
 #include <dlfcn.h>

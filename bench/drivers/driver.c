@@ -1,3 +1,5 @@
+/* Reads requests and the inputs of a problem from files once for all drivers, so that a driver is one function that
+ * computes. */
 #define _GNU_SOURCE
 #include "driver.h"
 

@@ -1,3 +1,5 @@
+/* A case runs by machine code and by the interpreter on the same inputs: their bits must be the same, and both must be
+ * near the reference. */
 #define _GNU_SOURCE
 #include "check/check_case.h"
 

@@ -1,3 +1,4 @@
+/* Views of a case's arrays become tensors of a call by their strides, without copies; a failure keeps its sentence. */
 #include "conform/conform_call.h"
 
 #include <stdarg.h>

@@ -1,3 +1,5 @@
+/* Threads take the next problem of the list until none is left; then each kernel is looked up again by a context that
+ * must not compile, which shows that programs will find it. */
 #include "cache/warming.h"
 
 #include "common/interruption.h"

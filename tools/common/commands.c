@@ -1,3 +1,4 @@
+/* A table of names and functions; what is no name gets the nearest one as advice. */
 #include "common/commands.h"
 
 #include "nearest.h"

@@ -1,3 +1,4 @@
+/* A block that doubles while bytes come, up to the most that the caller allows: pipes do not tell their length. */
 #include "common/input.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* The first signal sets a flag that loops look at; the second one ends the process as usual. */
 #include "common/interruption.h"
 
 #include <signal.h>

@@ -1,3 +1,4 @@
+/* Builds a document by jansson and prints it in one piece. */
 #include "common/json_output.h"
 
 #include <math.h>

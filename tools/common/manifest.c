@@ -1,3 +1,5 @@
+/* A line is a name, a problem and a schedule, of which the first and the last may be missing; one of linear attention
+ * stands for several kernels. */
 #include "common/manifest.h"
 
 #include "common/input.h"

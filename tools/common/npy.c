@@ -1,3 +1,5 @@
+/* The header is a Python dictionary of three known keys, read by a cursor that accepts nothing else; elements are read
+ * as double whatever their type is. */
 #include "common/npy.h"
 
 #include "common/input.h"

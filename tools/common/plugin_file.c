@@ -1,3 +1,5 @@
+/* Looks beside the command, beside the library, and where it was installed, and believes a file only if nobody else
+ * could have written it. */
 #define _GNU_SOURCE
 #include "common/plugin_file.h"
 

@@ -1,3 +1,5 @@
+/* The library parses and prints; here are only the defaults that a user may leave out, such as as many keys as
+ * queries. */
 #include "common/problem_text.h"
 
 #include "common/tool.h"

@@ -1,3 +1,4 @@
+/* A table of names and offsets, by which sizes are parsed, compared with a problem and listed. */
 #include "common/sizes.h"
 
 #include "nearest.h"

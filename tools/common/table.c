@@ -1,3 +1,4 @@
+/* Cells are collected first and printed at the end, when the width of each column is known. */
 #define _GNU_SOURCE
 #include "common/table.h"
 

@@ -1,3 +1,5 @@
+/* One list of tensors with their memory and, in the same order, the pointers of a call; a second call may share the
+ * inputs of the first. */
 #include "common/tensors.h"
 
 #include "common/pages.h"

@@ -1,3 +1,4 @@
+/* A message is one line on standard error, and what was written to standard output is checked once, at the end. */
 #define _GNU_SOURCE
 #include "common/tool.h"
 

@@ -1,3 +1,5 @@
+/* Plays the library's sharing of tasks through with the length of each task, and says when each thread would be
+ * done. */
 #include "explain/explain_tasks.h"
 
 #include "common/tool.h"

@@ -1,3 +1,5 @@
+/* Cuts rows and keys as a schedule does, asks for each stripe of rows which keys it attends to, and counts or draws the
+ * tiles: # all visible, / compared, . left out. */
 #include "explain/explain_tiles.h"
 #include "common/tool.h"
 

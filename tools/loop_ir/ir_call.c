@@ -1,3 +1,5 @@
+/* Walks the parameters of a kernel in their order: each takes the value that was given for its name, or one that is
+ * drawn. */
 #include "loop_ir/ir_call.h"
 
 #include <errno.h>

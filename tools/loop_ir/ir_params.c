@@ -1,3 +1,5 @@
+/* Reads the lines before the kernel and hands on the rest with the numbers filled in, so that the library sees plain
+ * loop IR. */
 #define _GNU_SOURCE
 #include "loop_ir/ir_params.h"
 

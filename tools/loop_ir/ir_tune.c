@@ -1,3 +1,5 @@
+/* The library's tuner compiles and times combinations of the numbers; here is what it gets from the file, and how
+ * its result is told. */
 #include "loop_ir/ir_tune.h"
 
 #include "loop_ir/ir_params.h"

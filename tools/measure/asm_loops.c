@@ -1,3 +1,5 @@
+/* Reads assembly as text: a label and a later jump to it enclose a loop, and the innermost ones have no other within.
+ * Instructions are sorted by their names and operands. */
 #include "measure/asm_loops.h"
 
 #include <stdlib.h>

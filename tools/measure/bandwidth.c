@@ -1,3 +1,4 @@
+/* Reads by one, two and four streams and keeps the fastest: CPUs differ in how many their prefetchers follow. */
 #include "measure/bandwidth.h"
 
 #include "measure/crew.h"

@@ -1,3 +1,5 @@
+/* A sample is as many calls as take two milliseconds, and between samples come probes of the peak and of reading, so
+ * that all three saw the same clock and the same neighbours. */
 #define _GNU_SOURCE
 #include "measure/bench.h"
 

@@ -1,3 +1,5 @@
+/* Files become columns and problems rows. Beside each time stands its share of what that machine allows, as times of
+ * two machines say little. */
 #include "measure/bench_compare.h"
 
 #include "common/input.h"

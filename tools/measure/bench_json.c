@@ -1,3 +1,4 @@
+/* Fields of the problem are split out of its text with their types, so that readers need no parser. */
 #include "measure/bench_json.h"
 
 #include <errno.h>

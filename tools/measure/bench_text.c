@@ -1,3 +1,4 @@
+/* A row for each problem and schedule; what a busy machine does not allow to say is left out. */
 #include "measure/bench_text.h"
 
 #include "common/table.h"

@@ -1,3 +1,5 @@
+/* Threads sleep between measurements, meet spinning at the beginning of each, and are timed from the first begin to the
+ * last end. */
 #define _GNU_SOURCE
 #include "measure/crew.h"
 

@@ -1,3 +1,5 @@
+/* As many independent accumulators as latency and registers ask for, in the widest vectors of an instruction set; each
+ * set has a function that is compiled for it. */
 #include "measure/peak.h"
 
 #include "measure/crew.h"

@@ -1,3 +1,5 @@
+/* What a reader elsewhere needs to judge the figures: instruction sets, CPUs, memory, C library, and the median of
+ * the peaks. */
 #include "measure/report.h"
 
 #include <gnu/libc-version.h>

@@ -1,3 +1,4 @@
+/* The same figures twice, as text for people and as JSON; one that was not measured is left out or null. */
 #include "measure/tune_report.h"
 
 #include "common/json_output.h"

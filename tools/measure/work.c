@@ -1,3 +1,5 @@
+/* Counts pairs of query and key that are visible, and rows of K and V that some query attends to, sequence by sequence;
+ * the roofline follows from both. */
 #include "measure/work.h"
 
 #include <string.h>

@@ -1,3 +1,5 @@
+/* Reads files, makes one call, and then as wanted measures it, checks it against the reference, and writes what came
+ * out. */
 #include "run/run_command.h"
 
 #include "common/json_output.h"

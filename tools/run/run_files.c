@@ -1,3 +1,5 @@
+/* Sizes come from the shapes of the files first, then from the text, and both must agree; strides let files of either
+ * layout be read without copies. */
 #include "run/run_files.h"
 
 #include "common/input.h"

@@ -1,3 +1,4 @@
+/* Builds a description from shapes and text, runs one step by it, and with --check compares with the reference. */
 #include "run/run_linear.h"
 
 #include "common/json_output.h"

@@ -1,3 +1,4 @@
+/* A mask's file may have the dims that the problem's letters name, and 1 in others. */
 #include "run/run_masks.h"
 
 #include "common/tool.h"

@@ -1,3 +1,4 @@
+/* Maps the types of .npy files to those of attune, and says which field to set where they differ. */
 #include "run/run_types.h"
 
 #include "common/tensors.h"

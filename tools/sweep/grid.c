@@ -1,3 +1,5 @@
+/* Each key is an axis with its values. The problems are all combinations, counted like the digits of a number, of
+ * which the last axis is the lowest. */
 #include "sweep/grid.h"
 
 #include "common/tool.h"

@@ -1,3 +1,5 @@
+/* Columns are the fields that any of the problems has, then what was measured, then the machine; a field that a
+ * problem does not have is an empty cell. */
 #include "sweep/sweep_csv.h"
 
 #include <stdint.h>

@@ -1,3 +1,4 @@
+/* The whole file is written to a new one and renamed after each result, so an interruption loses one result at most. */
 #define _GNU_SOURCE
 #include "sweep/sweep_file.h"
 

@@ -1,3 +1,4 @@
+/* Splits each problem into keys and values once, and says of each key whether all problems agree. */
 #include "sweep/sweep_keys.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Results are told apart by machine and problem; of two for the same the quieter one stays. */
 #define _GNU_SOURCE
 #include "sweep/sweep_merge.h"
 

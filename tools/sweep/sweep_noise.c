@@ -1,3 +1,4 @@
+/* Measures again, a few times at most, and keeps the measurement whose samples were nearest to each other. */
 #include "sweep/sweep_noise.h"
 
 #include "common/tool.h"

@@ -1,3 +1,4 @@
+/* Columns are the keys that differ, then time, speed and shares; what all have in common is said above. */
 #include "sweep/sweep_table.h"
 
 #include "measure/bench.h"

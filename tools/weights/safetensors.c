@@ -1,3 +1,5 @@
+/* Header, tensors, cover: each step checks what the next one relies on, and the last one that tensors fill the data
+ * without gaps. */
 #include "weights/safetensors.h"
 
 #include <errno.h>

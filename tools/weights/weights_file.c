@@ -1,3 +1,5 @@
+/* Sizes of the block follow from the shapes of its matrices; then each matrix is handed to the packer in the layout
+ * that its library has. */
 #include "weights/weights_file.h"
 
 #include <stdlib.h>

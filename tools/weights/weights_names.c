@@ -1,3 +1,4 @@
+/* A table of conventions, one for each library. A prefix is a block if the names of one convention follow it. */
 #include "weights/weights_names.h"
 
 #include "common/tool.h"

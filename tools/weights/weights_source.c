@@ -1,3 +1,4 @@
+/* A directory is listed and a file's header read at once; contents are read when a tensor is asked for. */
 #define _GNU_SOURCE
 #include "weights/weights_source.h"
 

@@ -1,3 +1,5 @@
+/* Where no library's convention fits: words for query, key, value and output with the frames that people put around
+ * them. */
 #include "weights/weights_textbook.h"
 
 #include <stdio.h>

@@ -1,3 +1,5 @@
+/* Short questions about nodes and values, each some calls of ONNX Runtime; what fails is treated as absent, so that a
+ * strange graph is left alone. */
 #include "graph.h"
 
 #include <string.h>

@@ -1,3 +1,5 @@
+/* A note is text, a line for each name, and is read by searching for the name: so older notes may lack lines, and newer
+ * ones have more. */
 #include "note.h"
 
 #include <ctype.h>

@@ -1,3 +1,5 @@
+/* One set of questions with two answers: from the node of a graph, while a session is made, and from a kernel's info,
+ * where ONNX Runtime makes the kernel itself. */
 #include "source.h"
 
 #include "graph.h"

@@ -1,3 +1,5 @@
+/* Each step of a call returns false after the first failure, whose sentence it has kept, so operators read as lists of
+ * steps. */
 #include "call.h"
 
 #include "block.h"

@@ -1,3 +1,4 @@
+/* A dilation, an order of channels or a number of taps that attune has no kernel for is refused with a sentence. */
 #include "conv.h"
 
 #include <stdio.h>

@@ -1,3 +1,5 @@
+/* Puts the functions of a node into the text of a problem, so that the library's own parser checks them; the inputs
+ * after Q, K and V are the tensors that they read. */
 #include "flex.h"
 
 #include <stdio.h>

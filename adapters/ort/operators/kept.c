@@ -1,3 +1,5 @@
+/* The first call makes the object and leaves it in the node; a later one takes it if its description is the same byte
+ * for byte. */
 #include "kept.h"
 
 #include <stdlib.h>

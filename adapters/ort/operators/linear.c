@@ -1,3 +1,4 @@
+/* A rule says whether there is a decay and a beta: inputs that are missing or too many are refused with a sentence. */
 #include "linear.h"
 
 #include <stdio.h>

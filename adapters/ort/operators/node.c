@@ -1,3 +1,5 @@
+/* A table of operators, one of their attributes, and one of attributes that later versions have: a node is read by its
+ * rows, and refused with a sentence where a row says so. */
 #include "node.h"
 
 #include "conv.h"

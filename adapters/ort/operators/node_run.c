@@ -1,3 +1,4 @@
+/* Making a node checks it and says why it cannot be computed; computing it then only chooses by its operator. */
 #include "node_run.h"
 
 #include "block.h"

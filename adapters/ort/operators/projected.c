@@ -1,3 +1,4 @@
+/* Takes the one matrix and bias of all three projections apart into those of Q, K and V, as a block has them. */
 #include "projected.h"
 
 #include "block.h"

@@ -1,3 +1,5 @@
+/* Begins at the one node that is sure to be attention, and walks from there in both directions, along what trace.c can
+ * follow; the first thing that does not fit ends it. */
 #include "block_match.h"
 
 #include "fpenv.h"

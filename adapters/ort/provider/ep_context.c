@@ -1,3 +1,5 @@
+/* Three parts: what the session's options wish for, the pack of kernels beside or inside the model, and the nodes that
+ * name it. */
 #define _GNU_SOURCE
 #include "ep_context.h"
 

@@ -1,3 +1,5 @@
+/* Found blocks are kept by the name of their result, by which ONNX Runtime asks for them again when it compiles the
+ * nodes that it has fused. */
 #include "fused.h"
 
 #include "ort/operators/block.h"

@@ -1,3 +1,5 @@
+/* A value is followed step by step, each a transpose or a reshape; the view says where its sequences, rows, heads and
+ * columns are after each of them. */
 #include "trace.h"
 
 #include "fpenv.h"
