@@ -117,8 +117,8 @@ int main(int argc, char **argv) {
     int32_t numbers[2];
     how.budget_seconds = 1;
     TRY(attune_operator_tune(layer_norm, problem, buffers, NULL, &how, numbers, &result));
-    printf("%d of %d schedules timed; rows=%d, ahead=%d take %.1f %% of the time before\n", (int)result.measured,
-           (int)result.space, (int)numbers[ROWS], (int)numbers[AHEAD], 100 * result.ratio);
+    printf("%d of %d schedules timed; rows=%d, ahead=%d are %.1f %% faster\n", (int)result.measured, (int)result.space,
+           (int)numbers[ROWS], (int)numbers[AHEAD], 100 * (1 - result.ratio));
     TRY(attune_operator_compile(layer_norm, problem, NULL, &kernel));
     TRY(attune_ir_run(context, kernel, ATTUNE_ENGINE_JIT, buffers, NULL));
     const double error = worst_error(x, gamma, beta, y, rows, columns);

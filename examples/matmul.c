@@ -112,8 +112,8 @@ int main(int argc, char **argv) {
     attune_tune_result result = {.struct_size = sizeof result};
     how.budget_seconds = 1;
     TRY(attune_operator_tune(matmul, problem, buffers, NULL, &how, NULL, &result));
-    printf("%d of %d schedules timed: %.1f %% of the time before\n", (int)result.measured, (int)result.space,
-           100 * result.ratio);
+    printf("%d of %d schedules timed: %.1f %% faster\n", (int)result.measured, (int)result.space,
+           100 * (1 - result.ratio));
     TRY(attune_operator_compile(matmul, problem, NULL, &kernel));
     TRY(show("after", kernel));
     attune_kernel_release(kernel);

@@ -120,7 +120,7 @@ static void times_are_told(void **state) {
     assert_tells(text, "\n  before    1.25 s ± 3.1 %, ");
     assert_tells(text, "\n  after     1.00 s ± 4.2 %, ");
     assert_tells(text, " % of the peak of ");
-    assert_tells(text, "80.0 % of the time before (79.0 to 81.0 %)");
+    assert_tells(text, "20.0 % faster (19.0 to 21.0 %)");
     assert_null(strstr(text, "certainty"));
     tell(&quiet, STDERR_FILENO, "", text, sizeof text);
     assert_null(strstr(text, "busy"));
@@ -153,7 +153,7 @@ static void nothing_faster_says_how_sure_it_is(void **state) {
     result.interrupted = 0.31;
     tell(&result, STDOUT_FILENO, "", text, sizeof text);
     assert_tells(text, "nothing faster was found");
-    assert_tells(text, "one that takes 16.3 % less time would have been seen");
+    assert_tells(text, "one that is 16.3 % faster would have been seen");
     assert_tells(text, "times of one kernel differ by 20.0 %");
     tell(&result, STDERR_FILENO, "", text, sizeof text);
     assert_tells(text,
@@ -167,7 +167,8 @@ static void nothing_faster_says_how_sure_it_is(void **state) {
     result.ratio_high = 1.02;
     result.detectable = 1;
     tell(&result, STDOUT_FILENO, "", text, sizeof text);
-    assert_tells(text, "nothing is faster beyond doubt; the best takes 93.0 % of the time, between 85.0 and 102.0 %");
+    assert_tells(text,
+                 "nothing is faster beyond doubt; the best is 7.0 % faster, between 15.0 % faster and 2.0 % slower");
     assert_tells(text, "certainty none");
 }
 

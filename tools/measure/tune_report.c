@@ -72,12 +72,16 @@ static void print_times(const tune_report *report, const char *name, double seco
 /* A schedule that seemed to be faster until it was measured again. */
 static bool has_candidate(const attune_tune_result *r) { return r->ratio > 0 && r->ratio < 1; }
 
+/* Of the time before: 0.75 of it is 25 % faster. */
+static double faster(double ratio) { return 100 * (1 - ratio); }
+
 static void print_outcome(const attune_tune_result *r) {
     if (r->is_faster)
-        printf("%.1f %% of the time before (%.1f to %.1f %%)", 100 * r->ratio, 100 * r->ratio_low, 100 * r->ratio_high);
+        printf("%.1f %% faster (%.1f to %.1f %%)", faster(r->ratio), faster(r->ratio_high), faster(r->ratio_low));
     else if (r->measured && has_candidate(r))
-        printf("nothing is faster beyond doubt; the best takes %.1f %% of the time, between %.1f and %.1f %%",
-               100 * r->ratio, 100 * r->ratio_low, 100 * r->ratio_high);
+        printf("nothing is faster beyond doubt; the best is %.1f %% faster, between %.1f %% faster and %.1f %% %s",
+               faster(r->ratio), faster(r->ratio_low), fabs(faster(r->ratio_high)),
+               r->ratio_high > 1 ? "slower" : "faster");
     else if (r->measured)
         printf("nothing faster was found");
     else if (r->space <= 1)
@@ -90,10 +94,9 @@ static void print_outcome(const attune_tune_result *r) {
 static void print_certainty(const attune_tune_result *r) {
     if (r->is_faster || !r->measured) return;
     if (r->detectable < 1)
-        printf(
-            "  %-9s of the schedules timed, one that takes %.1f %% less time would have been seen nine times in ten;\n"
-            "  %-9s smaller gains may have been missed (noise: times of one kernel differ by %.1f %%)\n",
-            "certainty", 100 * r->detectable, "", 100 * r->noise);
+        printf("  %-9s of the schedules timed, one that is %.1f %% faster would have been seen nine times in ten;\n"
+               "  %-9s smaller gains may have been missed (noise: times of one kernel differ by %.1f %%)\n",
+               "certainty", 100 * r->detectable, "", 100 * r->noise);
     else
         printf("  %-9s none: too few schedules were compared to know the noise. Give it a longer --budget\n",
                "certainty");
