@@ -24,7 +24,7 @@ bad() {
     report $? "$name"
 }
 
-[ -n "${SANITIZE:-}" ] && echo "1..36" || echo "1..52"
+[ -n "${SANITIZE:-}" ] && echo "1..39" || echo "1..55"
 # What a note says was so on its day.
 mapfile -t pages < <(ls ./*.md docs/*.md notes/*.md examples/*/*.md | sed 's|^\./||')
 mapfile -t current < <(printf '%s\n' "${pages[@]}" | grep -v '^notes/')
@@ -88,6 +88,12 @@ good "members and constants that pages name are in the headers" \
 # shellcheck disable=SC2016
 printf '\n`desc.sparkle`\n' >>"$work/docs/bad.md"
 bad "a member that there is not is found" unknown_names "$work/docs/bad.md"
+
+good "the environment variables are those that the sources read" unlisted_variables docs/environment.md
+sed '/ATTUNE_TIER0/d' docs/environment.md >"$work/docs/few.md"
+bad "a variable that the page lacks is found" unlisted_variables "$work/docs/few.md"
+printf '\n| `ATTUNE_SPARKLE` | | | |\n' | cat docs/environment.md - >"$work/docs/more.md"
+bad "a variable that nothing reads is found" unlisted_variables "$work/docs/more.md"
 
 # unnamed_fields PAGE: the fields of problems that a manual page does not name in bold.
 unnamed_fields() {

@@ -115,11 +115,26 @@ unknown_names() {
             echo "$page: there is no $name" && status=1
         done < <(grep -oE '\b(desc|step)\.[a-z_]+' "$page" | sort -u)
         while IFS= read -r name; do
-            grep -rqw "$name" include docs/what-to-ship.md && continue
+            grep -rqw "$name" include docs/environment.md && continue
             echo "$page: there is no $name" && status=1
         done < <(grep -oE '\bATTUNE_[A-Z0-9_]+' "$page" | sort -u)
     done
     return $status
+}
+
+# unlisted_variables FILE: environment variables that the sources read and the tables of FILE lack, and those that it
+# has in a table and no source reads.
+unlisted_variables() {
+    {
+        grep -rhoE '(getenv|at_codegen_find|is_set|environ\.get)\("[A-Z0-9_]+"|environ\["[A-Z0-9_]+"\]' \
+            src adapters tools lab python/attune | grep -oE '[A-Z0-9_]{2,}'
+        grep -rhoE '_adapter\.(path|load)\("[a-z]+"' python/attune |
+            sed -E 's/.*"([a-z]+)"/ATTUNE_\U\1_LIBRARY/'
+        grep -oE 'environ\.get\("ATTUNE_[A-Z_]+"' python/setup.py | grep -oE 'ATTUNE_[A-Z_]+'
+    } | LC_ALL=C sort -u >"$work/read"
+    grep '^| `' "$1" | cut -d '|' -f 2 | grep -oE '[A-Z0-9_]{2,}' | LC_ALL=C sort -u >"$work/listed"
+    # One of builds for tests, and two that only the default of another has.
+    LC_ALL=C comm -3 <(grep -vxE 'ATTUNE_JIT_ASAN|XDG_CACHE_HOME|HOME' "$work/read") "$work/listed" | { ! grep .; }
 }
 
 # take_blocks FILE DIR: its code blocks as DIR/NN.LANGUAGE, and DIR/NN.c.name where a line "<!-- file: NAME -->" comes
