@@ -24,7 +24,7 @@ bad() {
     report $? "$name"
 }
 
-[ -n "${SANITIZE:-}" ] && echo "1..39" || echo "1..55"
+[ -n "${SANITIZE:-}" ] && echo "1..39" || echo "1..56"
 # What a note says was so on its day.
 mapfile -t pages < <(ls ./*.md docs/*.md notes/*.md examples/*/*.md | sed 's|^\./||')
 mapfile -t current < <(printf '%s\n' "${pages[@]}" | grep -v '^notes/')
@@ -186,7 +186,7 @@ good "what the page says to type works" in_tree "$work/blocks"
 
 # The pages by task, and of operators of their own. Those with Python need NumPy.
 for page in engine-attention serving production quantised-caches same-bits your-mask tune-and-sweep linear-attention \
-    mla sparse-index python costs; do
+    mla sparse-index python costs numerics; do
     mkdir "$work/$page"
     take_blocks "docs/$page.md" "$work/$page"
     if compgen -G "$work/$page/*.python" >/dev/null && ! python3 -c 'import numpy' 2>"$work/stderr"; then
