@@ -40,8 +40,8 @@
  *       Otherwise the call returns ATTUNE_UNSUPPORTED, because the program asks for something unknown.
  *     - A struct that was never initialised (struct_size 0 or above 16384, for example) is ATTUNE_INVALID_ARGUMENT.
  *     - Results are written up to the size that the caller set. Fields that an older library does not know become zero.
- * This begins with version 0.2. Programs compiled with an older header must be compiled again: their smaller structs
- * are refused.
+ * This begins with version 0.3, the first that is released. Programs compiled with an older header must be compiled
+ * again: their smaller structs are refused.
  *
  * Initialise structs with the ATTUNE_…_INIT macros. A binding that has no macros, or must not depend on the layout,
  * calls the attune_…_init functions. In place of the inline attune_arguments_init and attune_mha_weights_init it calls

@@ -65,7 +65,7 @@ ATTUNE_CHECKED attune_status attune_call_begin(attune_context *context, const at
 ATTUNE_API uint32_t attune_call_num_phases(const attune_call *call);
 
 /* Number of tasks of a phase; may be 0, and is 0 for a phase that does not exist. Tasks of one phase take about the
- * same time, unless rows see different numbers of keys. */
+ * same time, unless rows attend to different numbers of keys. */
 ATTUNE_API int64_t attune_call_num_tasks(const attune_call *call, uint32_t phase);
 
 /* Executes the tasks from `begin` to before `end` of one phase, on the calling thread. Thread-safe with different

@@ -107,9 +107,10 @@ ATTUNE_CHECKED attune_status attune_get_machine_info(const attune_context *conte
 /* Measurements of a core, as ratios, so that the clock does not matter. */
 typedef struct attune_machine_probe {
     size_t struct_size;
-    double fma;      /* time of a 256-bit multiply-add that waits for the one before / of an independent one */
-    double fma_wide; /* the same of 512 bits; 0: the CPU has none */
-    double add;      /* time of an addition that waits / of a multiply-add that waits */
+    double fma;      /* time of a 256-bit multiply-add that waits for the one before, divided by that of one that does
+                      * not wait */
+    double fma_wide; /* the same for 512 bits; 0: the CPU has none */
+    double add;      /* time of an addition that waits for the one before, divided by that of such a multiply-add */
     const char *machine; /* the resulting class. As the next string, valid until this thread probes again */
     int is_kept;     /* 1: stored with the cache, for later contexts */
     const char *description; /* of the class: as machine_description above */
