@@ -50,7 +50,7 @@ ATTUNE_API const char *attune_weight_name(attune_weight_id id);
 /* Sets dtype, rank and dims to those of the problem's weights and biases in a layout, and data to NULL. Set the
  * pointers next; leave those of biases that the model lacks. Weights that the problem does not have get rank 0: those
  * of missing projections; qkv_weight and qkv_bias unless q, k and v are all projected; and qkv_weight if their numbers
- * of inputs differ (qkv_bias also goes with separate weights). Writes struct_size bytes. */
+ * of inputs differ (qkv_bias may be combined with separate weights). Writes struct_size bytes. */
 ATTUNE_API attune_status attune_mha_weights_init_sized(attune_mha_weights *weights, size_t struct_size,
                                                        const attune_problem *problem, attune_weight_layout layout);
 
