@@ -1,8 +1,6 @@
 /* attune run: attention, or a whole block, on .npy files. */
 #include "run/run_command.h"
-#include "run/run_linear.h"
-
-#include "common/problem_text.h"
+#include "run/step.h"
 
 static const struct argp_option options[] = {
     {"q", TOOL_KEY_Q, "F.npy", 0, "Queries [batch,] num_heads, seq_q, head_dim", 0},
@@ -34,21 +32,23 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 }
 
 int cmd_run(int argc, char **argv) {
-    static const struct argp argp = {options,
-                                     parse,
-                                     "[PROBLEM]",
-                                     "Computes attention, or with embed_dim a whole block, on arrays in .npy files "
-                                     "(little-endian). Sizes that "
-                                     "PROBLEM does not name come from the files; with layout=bshd in PROBLEM those of "
-                                     "q, k, v and the result hold [batch,] seq, heads, dim. A block has its inputs "
-                                     "x, x_kv ... by --tensor, and so its weights: q_weight, q_bias, qkv_weight ... "
-                                     "With op=linear it is linear attention, of files [batch,] tokens, heads, dim, by "
-                                     "the rule linear unless PROBLEM names another. "
-                                     "`attune compile --emit=ir PROBLEM` shows which tensors a problem has.",
-                                     run_command_children,
-                                     NULL,
-                                     NULL};
+    static const struct argp argp = {
+        options,
+        parse,
+        "[PROBLEM]",
+        "Computes attention, or with embed_dim a whole block, on arrays in .npy files "
+        "(little-endian). Sizes that "
+        "PROBLEM does not name come from the files; with layout=bshd in PROBLEM those of "
+        "q, k, v and the result hold [batch,] seq, heads, dim. A block has its inputs "
+        "x, x_kv ... by --tensor, and so its weights: q_weight, q_bias, qkv_weight ... "
+        "With op=linear, conv, index, blocks or mla it is a step of that operator, on files or, "
+        "if none are given, on random numbers of --sizes. "
+        "`attune compile --emit=ir PROBLEM` shows which tensors a problem has.",
+        run_command_children,
+        NULL,
+        NULL};
     run_options o = {.engine = ATTUNE_ENGINE_JIT};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
-    return problem_text_has(o.problem, "op=linear") ? run_linear(&o) : run_command(&o);
+    const step_operator *const of = step_operator_of(o.problem);
+    return of ? step_command(&o, of) : run_command(&o);
 }

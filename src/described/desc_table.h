@@ -91,10 +91,6 @@ void at_described_print(const at_desc_table *of, const void *desc, uint32_t form
 enum { AT_ALL_FORMS = -1 };
 attune_status at_desc_read(const at_desc_table *of, const char *text, void *desc, int32_t *form, at_error *err);
 
-/* Finds a field that `said` sets and that has another value in desc, and writes both. false: there is none. */
-enum { AT_PAIR_TEXT = 64 };
-bool at_desc_differs(const at_desc_table *of, const void *said, const void *desc, char pairs[2][AT_PAIR_TEXT]);
-
 /* The kernels of a caller's text: of the form that it names, else of all forms that its description has. */
 typedef struct at_described_text {
     const at_desc_table *of;

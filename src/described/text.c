@@ -78,18 +78,6 @@ void at_described_print(const at_desc_table *of, const void *desc, uint32_t form
     if (of->forms) mha_write(&w, ",kernel=%s", of->forms[form]);
 }
 
-bool at_desc_differs(const at_desc_table *of, const void *said, const void *desc, char pairs[2][AT_PAIR_TEXT]) {
-    for (size_t i = 0; i < of->num_fields; i++) {
-        const at_described_field *const f = &of->fields[i];
-        const char *const one = (const char *)said + f->offset, *const other = (const char *)desc + f->offset;
-        if (is_initial(of, said, f) || !memcmp(one, other, bytes_of(f))) continue;
-        print_field(&(mha_writer){.text = pairs[0], .capacity = AT_PAIR_TEXT}, said, f);
-        print_field(&(mha_writer){.text = pairs[1], .capacity = AT_PAIR_TEXT}, desc, f);
-        return true;
-    }
-    return false;
-}
-
 /* ---- Reading ---- */
 
 typedef struct reader {

@@ -72,9 +72,10 @@ expect "a field that it has not" 1 "op=linear has no field 'num_head'; did you m
     op=linear,num_head=2 "${call[@]}"
 expect "sizes, types and kinds as the files have them" 0 'interpreter +the same bits' "$attune" run \
     op=linear,num_heads=2,num_kv_heads=4,dtype=f32,rule=delta,has_beta=1 "${delta[@]}" --check
-expect "another size than the files have" 1 'the problem has num_kv_heads=2, but the files have num_kv_heads=4' \
+expect "another size than the files have" 1 \
+    'v has the shape \(2, 9, 4, 8\); it must be \(batch=2, seq=9, num_kv_heads=2, head_dim_v\)' \
     "$attune" run op=linear,num_kv_heads=2 "${call[@]}"
-expect "another type than the files have" 1 'the problem has dtype=bf16, but the files have dtype=f32' \
+expect "another type than the files have" 1 'q is f32; it must be bf16, as dtype' \
     "$attune" run op=linear,dtype=bf16 "${call[@]}"
 expect "a kernel" 1 'the problem names a kernel; steps take the one that fits their tensors' "$attune" run \
     op=linear,kernel=few "${call[@]}"
@@ -90,7 +91,7 @@ expect "a decay without a rule" 1 'decay is given, but the rule linear has none;
 expect "a beta of another rule" 1 'beta is given, but the rule gated has none; say rule=delta or rule=gated_delta' \
     "$attune" run op=linear,rule=gated "${delta[@]}"
 expect "a field given twice" 1 "'rule' is given twice" "$attune" run op=linear,rule=delta,rule=linear "${call[@]}"
-expect "a gate without a file" 1 'a gate needs --tensor gate=F.npy' "$attune" run op=linear,gate=silu "${call[@]}"
+expect "a gate without a file" 1 'op=linear needs --tensor gate=F.npy' "$attune" run op=linear,gate=silu "${call[@]}"
 expect "no v" 1 'op=linear needs --v' "$attune" run op=linear --q "$work/q.npy" --k "$work/k.npy"
 expect "an input that it has not" 1 'op=linear has no input bias' "$attune" run op=linear "${call[@]}" \
     --tensor "bias=$work/beta.npy"
@@ -98,8 +99,9 @@ expect "an output that it has not" 1 'op=linear has no output lse' "$attune" run
     --lse "$work/lse.npy"
 expect "beta of another shape" 1 'beta has the shape \(8\)|beta has the shape \(8,\)' "$attune" run \
     op=linear,rule=delta "${call[@]}" --tensor "beta=$work/norm.npy"
-expect "a state of another shape" 1 'state has the shape \(2, 9, 4\); it must be \(2, 4, 8, 8\)' "$attune" run \
-    op=linear,rule=delta "${call[@]}" --tensor "state=$work/beta.npy"
-expect "no virtual machine" 1 'takes no --schedule, --sizes or --engine=vm' "$attune" run op=linear "${call[@]}" \
+expect "a state of another shape" 1 \
+    'state has the shape \(2, 9, 4\); it must be \(num_states, num_kv_heads=4, head_dim=8, head_dim_v=8\)' \
+    "$attune" run op=linear,rule=delta "${call[@]}" --tensor "state=$work/beta.npy"
+expect "no virtual machine" 1 'op=linear takes no --schedule and no --engine=vm' "$attune" run op=linear "${call[@]}" \
     --engine=vm
 echo "1..$number"

@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# `attune run op=...` for all described operators: random numbers and files, checked; a wrong result, which a library in
+# between makes; sizes, and a sentence for what is wrong. Needs ATTUNE, the command, and an ATTUNE_CACHE_DIR of its own.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+. tests/support/cli.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+attune=$ATTUNE
+
+linear=(op=linear,num_heads=2,head_dim=16,rule=gated_delta,decay=key,has_beta=1,gate=silu,out_norm_eps=1e-6
+    --sizes seq=20)
+conv=(op=conv,channels=19,taps=3,dilation=2,has_bias=1,has_silu=1 --sizes batch=2,seq=9)
+index=(op=index,num_heads=4,head_dim=16,num_ids=8,is_causal=1,has_scores=1 --sizes batch=2,seq_q=3,seq_kv=50)
+blocks=(op=blocks,num_heads=4,num_kv_heads=2,head_dim=16,block_size=16,stride=4,is_causal=1 --sizes seq_q=70,seq_kv=90)
+mla=(op=mla,embed_dim=24,num_heads=2,kv_lora_rank=32,qk_nope_head_dim=16,qk_rope_head_dim=8 --sizes seq=5,seq_kv=21)
+judged='f64 reference +max error [0-9.e-]+, RMS [0-9.e-]+, at most [0-9.]+ % of what rounding explains'
+
+for op in linear conv index blocks mla; do
+    declare -n call=$op
+    expect "op=$op beside f64" 0 "$judged" "$attune" run "${call[@]}" --check
+    expect "op=$op says its sizes" 0 'sizes +.*seq(_q)?=[0-9]+.*; inputs are random numbers' "$attune" run "${call[@]}"
+    expect "op=$op as JSON" 0 '"is_right": true' "$attune" run "${call[@]}" --check --json
+    [ $op = mla ] && continue
+    expect "op=$op beside the interpreter" 0 'interpreter +the same bits' "$attune" run "${call[@]}" --check
+done
+expect "bf16 and pages" 0 "$judged" "$attune" run "${mla[0]},q_lora_rank=16,dtype=bf16,page_size=16,form=absorbed" \
+    --sizes batch=2,seq=3,seq_kv=37 --check
+expect "f16, unabsorbed" 0 "$judged" "$attune" run "${mla[0]},dtype=f16,rope_interleaved=1,form=unabsorbed" \
+    --sizes seq=21 --check
+expect "i8, pages and scores" 0 "$judged" "$attune" run "${index[0]},dtype=i8,w_dtype=bf16,page_size=16" \
+    --sizes batch=2,seq_q=3,seq_kv=50 --check
+expect "f8" 0 "$judged" "$attune" run "${index[0]},dtype=f8" --sizes seq_q=60 --check
+expect "bf16 of the others" 0 "$judged" "$attune" run "${blocks[0]},dtype=bf16" "${blocks[@]:1}" --check
+expect "f16 of a convolution" 0 "$judged" "$attune" run "${conv[0]},dtype=f16" "${conv[@]:1}" --check
+
+# ---- A wrong result ----
+
+cat >"$work/spoil.c" <<'C'
+#define _GNU_SOURCE
+#include <attune/blocks.h>
+#include <attune/index.h>
+#include <attune/linear.h>
+#include <attune/mla.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+/* A run of an operator, after which `spoil` is done if SPOIL is the operator. */
+#define SPOILED(op, spoil)                                                                                             \
+    attune_status attune_##op##_run(attune_##op *object, const attune_##op##_step *s) {                               \
+        attune_status (*next)(attune_##op *, const attune_##op##_step *);                                              \
+        *(void **)&next = dlsym(RTLD_NEXT, "attune_" #op "_run");                                                      \
+        const attune_status status = next(object, s);                                                                  \
+        if (!status) spoil;                                                                                            \
+        return status;                                                                                                 \
+    }
+static float by(void) { return strtof(getenv("BY"), NULL); }
+SPOILED(linear, ((float *)s->out.data)[7] += by())
+SPOILED(conv, ((float *)(getenv("STATE") ? s->state.data : s->out.data))[7] += by())
+SPOILED(blocks, s->shares[7] += by())
+SPOILED(mla, ((float *)(getenv("STATE") ? s->cache.data : s->out.data))[7] += by())
+SPOILED(index, if (getenv("SCORE")) s->scores[3] += by(); else s->ids[9] -= 1)
+C
+# spoiled ARG...: runs with a spoiled result; BY, STATE and SCORE say how.
+spoiled() { env LD_PRELOAD="$work/spoil.so" "$attune" run "$@" --check; }
+if [ -n "${SANITIZE:-}" ] || ! ${CC:-cc} -Iinclude -shared -fPIC -o "$work/spoil.so" "$work/spoil.c" -ldl; then
+    report 0 "a spoiled result # SKIP a sanitizer, or no C compiler"
+else
+    export BY=1e-3
+    wrong='wrong, compared with the f64 reference: number 7 of'
+    expect "a wrong linear attention" 1 "$wrong out is" spoiled "${linear[@]}"
+    expect "which is another than the interpreter's" 1 'machine code and interpreter differ' spoiled "${linear[@]}"
+    expect "a wrong convolution" 1 "$wrong out is" spoiled "${conv[@]}"
+    STATE=1 expect "a wrong state" 1 "$wrong state is" spoiled "${conv[@]}"
+    expect "wrong shares of blocks" 1 "$wrong shares is" spoiled "${blocks[@]}"
+    expect "a wrong MLA block" 1 "$wrong out is" spoiled "${mla[@]}"
+    STATE=1 expect "a row of the cache that is changed" 1 "$wrong cache is" spoiled "${mla[@]}"
+    expect "a key that is worse than one left out" 1 'query 1 lists key [0-9]+ with the score .*, but not key' \
+        spoiled "${index[@]}"
+    SCORE=1 expect "a wrong score" 1 'number 3 of scores is' spoiled "${index[@]}"
+    BY=1e-9 expect "what rounding explains" 0 "$judged" spoiled "${mla[@]}"
+    unset BY
+fi
+
+# ---- Files ----
+
+make_npy "$work/x.npy" '<f4' False '(2, 9, 19)' $((4 * 342))
+make_npy "$work/weights.npy" '<f4' False '(19, 3)' $((4 * 57))
+make_npy "$work/starts.npy" '<i4' False '(1,)' 4
+files=(--tensor "x=$work/x.npy" --tensor "weights=$work/weights.npy")
+expect "files say sizes, taps and types" 0 'problem +op=conv,channels=19,taps=3,dilation=1,dtype=f32$' "$attune" run \
+    op=conv "${files[@]}" --check -o "$work/out.npy" --write "state=$work/state.npy"
+expect "out has the shape of x" 0 "'shape': \(2, 9, 19\)" head -c 128 "$work/out.npy"
+expect "the state is written" 0 "'shape': \(2, 2, 19\)" head -c 128 "$work/state.npy"
+expect "the interpreter gives the same" 0 'max error 0\.00e\+00 against' "$attune" run op=conv "${files[@]}" \
+    --engine=interp --expect "$work/out.npy"
+expect "a state from a file" 0 "$judged" "$attune" run op=conv "${files[@]}" --tensor "state=$work/state.npy" --check
+expect "ids of an index" 0 "'shape': \(2, 3, 8\)" sh -c '"$@" >&2 && head -c 128 "$0"' "$work/ids.npy" "$attune" run \
+    "${index[@]}" --write "ids=$work/ids.npy"
+
+# ---- What is wrong ----
+
+expect "a size that is missing" 1 'seq is not known; say --sizes seq=N, or give files' "$attune" run "${conv[0]}"
+expect "a size that there is not" 1 "op=conv has no size 'sek'; --sizes may have batch, seq," "$attune" run \
+    "${conv[0]}" --sizes sek=3
+expect "a negative size" 1 'seq is -1; it must be from 0' "$attune" run "${conv[0]}" --sizes seq=-1
+expect "sizes that the files have not" 1 'x has the shape \(2, 9, 19\); it must be \(batch=2, seq=8, channels\)' \
+    "$attune" run op=conv "${files[@]}" --sizes seq=8
+expect "tensors that are missing" 1 'op=conv needs --tensor weights=F.npy' "$attune" run op=conv,taps=3 \
+    "${files[@]:0:2}"
+expect "a tensor that the description has not" 1 'k_scale is given, but op=index,.* has none' "$attune" run \
+    "${index[0]}" --tensor "k_scale=$work/x.npy"
+expect "an output that the description has not" 1 'op=blocks has no output scores; it has shares' "$attune" run \
+    "${blocks[@]}" --write "scores=$work/no.npy"
+expect "starts beyond the tokens" 1 'x has the shape \(2, 9, 19\); it must be \(tokens, channels\)' "$attune" run \
+    op=conv "${files[@]}" --tensor "cu_seqlens=$work/starts.npy"
+expect "a description that is wrong" 1 'taps is 65; it must be from 1 to 64' "$attune" run op=conv,channels=8,taps=65 \
+    --sizes seq=3
+expect "more than the memory" 1 'the tensors of this step need [0-9.]+ GB, and the machine has [0-9.]+ GB' \
+    "$attune" run op=conv,channels=65536,taps=4 --sizes seq=2000000000
+expect "more than a check can do" 1 '--check would take about .*: this step has [0-9.e+]+ operations' "$attune" run \
+    op=conv,channels=65536,taps=64 --sizes seq=2000000 --check
+expect "lists of keys" 1 'has no lists of keys for op=mla: leave out has_ids' "$attune" run "${mla[0]},has_ids=1" \
+    "${mla[@]:1}"
+expect "an interpreter of MLA" 1 'op=mla takes no --engine=interp' "$attune" run "${mla[@]}" --engine=interp
+echo "1..$number"
