@@ -51,8 +51,9 @@ BEFORE_BUILT = . tests/sanitizers.sh; LD_LIBRARY_PATH='$(BUILD)'"$${LD_LIBRARY_P
 TIER0_TARGETS_x86_64 = avx512,avx2,x86-64
 TIER0_DOTS_x86_64 = avx512_bf16
 TIER0_TARGETS_aarch64 = aarch64
-TIER0_MAKERS = scripts/tier0_bundle.sh scripts/tier0_kernels.sh $(if $(filter $(BUILD)/%,$(TIER0_ATTUNE)),\
-	$(BUILD)/attune $(BUILD)/libattune-codegen.so,$(wildcard $(TIER0_ATTUNE) $(dir $(TIER0_ATTUNE))libattune-codegen.so))
+# Kernels take minutes to compile, so they are made anew only after a change of what generates code or writes bundles.
+TIER0_MAKERS = scripts/tier0_bundle.sh scripts/tier0_kernels.sh $(GENERATOR_ID) $(call c_in,src/bundle) \
+	| $(if $(filter $(BUILD)/%,$(TIER0_ATTUNE)),$(BUILD)/attune $(BUILD)/libattune-codegen.so)
 tier0: $(BUILD)/libattune-tier0.so
 $(BUILD)/libattune-tier0.so: scripts/tier0.sh src/engine/tier0.map $(TIER0_MAKERS)
 	$(call say,link $@)
