@@ -152,7 +152,7 @@ def steps(found):
     versions = ", ".join(sorted({version for one in found for version in one["versions"] if "attune" not in version}))
     names = [STEP_PEERS.get(peer, peer) for peer in peers]
     text = f"**attune is faster than all peers in {ahead_in} of {len(rows)} steps.** `make bench-step-peers` measures "
-    text += f"these alone. {versions}.\n\n{STEPS}\n\n"
+    text += f"these\nalone. {versions}.\n\n{STEPS}\n\n"
     return text + report.table(["step", "dtype", "threads", "attune", *names], lines)
 
 
