@@ -45,6 +45,7 @@ def _logger() -> Any:
 # What _backend.py and _mla.py use of vLLM: by module, names in it and members of these.
 _NEEDED = {
     "vllm.logger": ("init_logger",),
+    "vllm.envs": ("environment_variables",),
     "vllm.config": ("get_layers_from_vllm_config",),
     "vllm.model_executor.layers.attention": ("Attention",),
     "vllm.v1.kv_cache_interface": ("CrossAttentionSpec", "EncoderOnlyAttentionSpec"),
@@ -159,6 +160,8 @@ def enable() -> bool:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
     register_backend(AttentionBackendEnum.CPU_ATTN, _BACKEND)
+    # A part of the keys of compiled models: with vLLM's own backend they have calls that write the cache.
+    importlib.import_module("vllm.envs").environment_variables["ATTUNE_VLLM"] = lambda: "1"
     lacking = _lacking(_NEEDED_BY_MLA)
     if lacking:
         logger.warning("attune leaves latent attention to vLLM: %s has no %s", version, lacking)
@@ -181,6 +184,7 @@ def disable() -> None:
         from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
         AttentionBackendEnum.CPU_ATTN.clear_override()
+        importlib.import_module("vllm.envs").environment_variables.pop("ATTUNE_VLLM", None)
         if _state["mla"]:
             from vllm.v1.attention.backends.mla.prefill.registry import MLAPrefillBackendEnum
 

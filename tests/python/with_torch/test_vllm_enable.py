@@ -20,14 +20,16 @@ def test_entry_point(monkeypatch):
     monkeypatch.setitem(attune.vllm._state, "registered", False)
     monkeypatch.setattr(vllm, "registered", vllm.registered)
     monkeypatch.delenv("ATTUNE_VLLM", raising=False)
-    vllm.registered.clear()
+    keys = sys.modules["vllm.envs"].environment_variables  # in keys of compiled models
+    vllm.registered.clear(), keys.clear()
     attune.vllm.register()
-    assert not vllm.registered
+    assert not vllm.registered and not keys
     monkeypatch.setenv("ATTUNE_VLLM", "1")
     attune.vllm.register()
     assert {member.name: path.removeprefix("attune.vllm.") for member, path in vllm.registered.items()} == {
         "CPU_ATTN": "_backend.AttuneBackend", "CPU_MLA": "_mla.AttuneMLABackend", "CPU": "_mla.AttuneMLAPrefill"}
     assert attune.vllm.enable() and os.environ["ATTUNE_VLLM"] == "1"
+    assert keys["ATTUNE_VLLM"]() == "1"
 
 
 def test_another_version(monkeypatch):
@@ -134,6 +136,7 @@ def test_off_again(monkeypatch):
     attune.vllm.disable()
     assert chosen(member) == "stock"
     assert not vllm.registered and "ATTUNE_VLLM" not in os.environ
+    assert not sys.modules["vllm.envs"].environment_variables
     attune.vllm.disable()
 
 

@@ -215,6 +215,7 @@ def _module(name, **members):
 def install():
     """Puts the classes where vLLM has them."""
     _module("vllm", __version__=VERSION)
+    _module("vllm.envs", environment_variables={})
     _module("vllm.logger", init_logger=lambda name: Logger())
     _module("vllm.config", get_layers_from_vllm_config=get_layers_from_vllm_config)
     _module("vllm.model_executor")
