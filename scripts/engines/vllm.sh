@@ -58,8 +58,14 @@ for model in $models; do
 done
 export ATTUNE_LIBRARY=$build/libattune.so ATTUNE_CACHE_DIR=$work/cache
 export PYTHONPATH=$PWD/python:$work/site PYTHONPYCACHEPREFIX=$work/bytecode VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
-# Threads that wait must not keep the processors of others busy.
-export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} KMP_BLOCKTIME=${KMP_BLOCKTIME:-0}
+export VLLM_CACHE_ROOT=$work/compiled
+# vLLM's own limits on time: the machine may be slow or suspended.
+export VLLM_ENGINE_READY_TIMEOUT_S=36000 VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=36000
+case $job in
+test | leak) # threads that wait must not keep the processors of others busy; what is timed waits as it does for users
+    export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} KMP_BLOCKTIME=${KMP_BLOCKTIME:-0}
+    ;;
+esac
 case $job in
 test)
     export ATTUNE_TEST_VLLM_STEPS=300
@@ -71,6 +77,6 @@ leak)
     "${CC:-cc}" -O2 -shared -fPIC -o "$work/blocks.so" tests/vllm/blocks.c
     BLOCKS=$work/blocks.so "$python" tests/vllm/leak.py "$@"
     ;;
-steps) env -u OMP_WAIT_POLICY -u KMP_BLOCKTIME "$python" bench/engines/step_peers.py "$@" ;;
+steps) "$python" bench/engines/step_peers.py "$@" ;;
 *) echo "vllm.sh: there is no '$job'; there are: test, bench, leak, steps" >&2; exit 2 ;;
 esac
