@@ -65,6 +65,11 @@ static inline int64_t pl_stage_tasks(const pl_work *work, uint32_t stage) {
     const size_t begin = work->stage_begin[stage], end = work->stage_begin[stage + 1];
     return begin < end ? work->segments[end - 1].begin + work->segments[end - 1].count : 0;
 }
+static inline double pl_stage_cost(const pl_work *work, uint32_t stage) {
+    const size_t begin = work->stage_begin[stage], end = work->stage_begin[stage + 1];
+    const pl_segment *const first = &work->segments[begin];
+    return begin < end ? first->cost_after + first->cost * (double)first->count : 0;
+}
 
 /* Finds the segment of a stage's task. `from`: a segment that is not after it. */
 static inline const pl_segment *pl_segment_at(const pl_segment *from, int64_t task) {

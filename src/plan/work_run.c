@@ -110,7 +110,9 @@ static void place(list_run *run, void *const *buffers, char *workspace) {
 attune_status pl_work_run(const pl_work *work, void *const *buffers, const at_team *team, double flops,
                           const int *cancel, void *workspace, at_error *err) {
     list_run run = {.work = work, .cancel = cancel, .max_workers = at_workers_of(team, flops)};
+    double all = 0;
     place(&run, buffers, workspace);
+    for (uint32_t stage = 0; stage < work->num_stages; stage++) all += pl_stage_cost(work, stage);
     for (uint32_t stage = 0; stage < work->num_stages; stage++) {
         run.first = work->segments + work->stage_begin[stage];
         run.tasks = pl_stage_tasks(work, stage);
@@ -119,7 +121,8 @@ attune_status pl_work_run(const pl_work *work, void *const *buffers, const at_te
         atomic_store_explicit(&run.done, 0, memory_order_relaxed);
         atomic_store_explicit(&run.slots_done, 0, memory_order_relaxed);
         run.slots = run.tasks < run.max_workers ? run.tasks : run.max_workers;
-        at_team_run(team, run_range, &run, run.slots, flops, 0);
+        /* Appending a few rows or merging a few chunks takes less time than waking a thread. */
+        at_team_run(team, run_range, &run, run.slots, flops * pl_stage_cost(work, stage) / all, 0);
         if (judge(&run, stage, err)) return err->status;
     }
     return ATTUNE_OK;

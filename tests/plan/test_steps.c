@@ -421,6 +421,39 @@ static void threads_share_a_plan(void **state) {
     free(s.table);
 }
 
+/* ---- Loops of a host ---- */
+
+static void count_loops(void *user, attune_range_fn *fn, void *argument, int64_t n) {
+    ++*(int *)user;
+    fn(argument, 0, n, 0);
+}
+
+/* Appending a row and merging its chunks are not worth a loop over threads; attending to its keys is. */
+static void little_work_stays_on_the_caller(void **state) {
+    (void)state;
+    shape s = {.desc = describe(0, false), .group = descriptions[0].group, .most_keys = MOST_KEYS, .batch = 6};
+    int loops = 0;
+    attune_runner runner = {
+        .struct_size = sizeof runner, .parallel_for = count_loops, .user = &loops, .max_workers = 3};
+    attune_attention *attention;
+    attune_step_plan *plan;
+    random_state = test_seed();
+    for (int b = 0; b < s.batch; b++) s.starts_q[b + 1] = b + 1, s.lens[b] = MOST_KEYS;
+    draw_table(&s);
+    tensors t = make_tensors(&s);
+    attune_step step = step_of(&s, &t);
+    step.runner = &runner;
+    assert_ok(attune_attention_create(NULL, &s.desc, &attention));
+    assert_ok(attune_step_plan_create(attention, &step, &plan));
+    assert_ok(attune_step_plan_run(plan, &step));
+    assert_int_equal(loops, 1);
+    check_formula(&s, &t);
+    attune_step_plan_destroy(plan);
+    attune_attention_destroy(attention);
+    free_tensors(&t);
+    free(s.table);
+}
+
 /* ---- Hosts that are wrong, and calls that end early ---- */
 
 static void run_nothing(void *user, attune_range_fn *fn, void *argument, int64_t n) {
@@ -478,6 +511,7 @@ static void runners_that_are_wrong(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(random_steps), cmocka_unit_test(long_sequences_of_many_heads),
                                        cmocka_unit_test(threads_share_a_plan),
+                                       cmocka_unit_test(little_work_stays_on_the_caller),
                                        cmocka_unit_test(runners_that_are_wrong)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
