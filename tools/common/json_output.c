@@ -1,7 +1,10 @@
 /* Builds a document by jansson and prints it in one piece. */
 #include "common/json_output.h"
 
+#include "common/input.h"
+
 #include <math.h>
+#include <stdlib.h>
 #include <time.h>
 
 /* In UTC, so that files of several machines sort by it. */
@@ -44,6 +47,21 @@ int json_print_for(const attune_context *context, uint32_t threads, json_t *body
 
 char *json_file_text(const json_t *document) {
     return document ? json_dumps(document, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) : NULL;
+}
+
+json_t *json_read(const char *path, const char *what, const char *each) {
+    enum { MOST_BYTES = 256 << 20 };
+    char message[ATTUNE_MESSAGE_BYTES];
+    json_error_t why;
+    size_t bytes;
+    char *const text = tool_read_text(path, what, MOST_BYTES, &bytes, message);
+    json_t *const file = text ? json_loadb(text, bytes, 0, &why) : NULL;
+    if (!text)
+        tool_error("%s", message);
+    else if (!file)
+        tool_error("%s is no %s: line %d: %s", path, each, why.line, why.text);
+    free(text);
+    return file;
 }
 
 json_t *json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }

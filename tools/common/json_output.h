@@ -20,6 +20,9 @@ int json_print(const attune_machine_info *machine, uint32_t threads, json_t *bod
 /* The same with the machine info of a context. */
 int json_print_for(const attune_context *context, uint32_t threads, json_t *body);
 
+/* Reads a file of JSON, "results of sweeps", each of which is a "sweep". NULL after a message. */
+json_t *json_read(const char *path, const char *what, const char *each);
+
 /* The document as the text of a file; free it. NULL when out of memory, and if it is NULL. Takes no reference. */
 char *json_file_text(const json_t *document);
 

@@ -138,7 +138,8 @@ bool sizes_check(const call_sizes *sizes, const attune_problem *problem) {
     return false;
 }
 
-call_sizes sizes_of_problem(const call_sizes *sizes, const attune_problem *problem) {
+/* Only those that the problem leaves open. */
+static call_sizes open_sizes(const call_sizes *sizes, const attune_problem *problem) {
     attune_problem p = *problem;
     call_sizes own = *sizes;
     problem_fill_defaults(&p);
@@ -151,7 +152,7 @@ call_sizes sizes_of_problem(const call_sizes *sizes, const attune_problem *probl
 call_sizes sizes_settled(const call_sizes *given, const attune_problem *problem) {
     enum { FARTHEST = 7 }; /* what causal_offsets are filled with at most */
     attune_problem p = *problem;
-    call_sizes s = sizes_of_problem(given, problem);
+    call_sizes s = open_sizes(given, problem);
     int64_t longest = 0;
     if (!p.rotary_dim || s.rotary_positions != ATTUNE_NOT_SET) return s;
     problem_fill_defaults(&p);

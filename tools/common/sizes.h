@@ -26,9 +26,6 @@ bool sizes_are_open(const attune_problem *problem, int index);
 /* Whether each one that is set is open, or is the size that the problem has anyway. false after a message. */
 bool sizes_check(const call_sizes *sizes, const attune_problem *problem);
 
-/* Only those that the problem leaves open. */
-call_sizes sizes_of_problem(const call_sizes *sizes, const attune_problem *problem);
-
 /* The same. If the number of rows of the rotary embedding is not given, there are as many as its positions can need. */
 call_sizes sizes_settled(const call_sizes *sizes, const attune_problem *problem);
 /* "seq_kv" */

@@ -81,9 +81,15 @@ static size_t column_width(const table *t, size_t column) {
     return width;
 }
 
+/* Whether the stream is a terminal with colour and NO_COLOR is not set. */
+static bool has_colour(FILE *stream) {
+    const char *const none = getenv("NO_COLOR"), *const terminal = getenv("TERM");
+    return !(none && *none) && isatty(fileno(stream)) && terminal && strcmp(terminal, "dumb") != 0;
+}
+
 void table_finish(table *t, FILE *stream) {
     if (!t) return;
-    const bool colour = table_colour(stream);
+    const bool colour = has_colour(stream);
     const size_t rows = t->count / t->columns;
     for (size_t row = t->headers ? 0 : 1; row <= rows; row++) {
         for (size_t column = 0; column < t->columns; column++) {
@@ -105,11 +111,6 @@ void table_discard(table *t) {
     for (size_t i = 0; i < t->count; i++) free(t->cells[i]);
     free(t->cells);
     free(t);
-}
-
-bool table_colour(FILE *stream) {
-    const char *const none = getenv("NO_COLOR"), *const terminal = getenv("TERM");
-    return !(none && *none) && isatty(fileno(stream)) && terminal && strcmp(terminal, "dumb") != 0;
 }
 
 static const char *print_unit(double value, const char *unit, char text[TABLE_NUMBER_BYTES]) {

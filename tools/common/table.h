@@ -24,9 +24,6 @@ void table_finish(table *t, FILE *stream);
 
 void table_discard(table *t);
 
-/* Whether the stream is a terminal with colour and NO_COLOR is not set. */
-bool table_colour(FILE *stream);
-
 enum { TABLE_NUMBER_BYTES = 32 };
 /* "12.3 µs", "870 ns", "1.24 ms": three digits and a fitting unit. Return `text`. */
 const char *table_time(double microseconds, char text[TABLE_NUMBER_BYTES]);

@@ -76,6 +76,13 @@ static void put_in_order(const double *lengths, const task_pool *pool, int64_t f
             }
 }
 
+/* How threads share tasks. */
+typedef struct task_shares {
+    int64_t most; /* tasks of the thread that gets most of them */
+    double end;   /* when the last one is done */
+    double idle;  /* the share of the threads' time until then in which they have nothing to do */
+} task_shares;
+
 /* Hands the ranges out one by one. free_at and taken: zeros, of each thread. */
 static task_shares hand_out(const double *lengths, task_pool *pool, double *free_at, int64_t *taken) {
     task_shares shares = {0};
@@ -95,7 +102,10 @@ static task_shares hand_out(const double *lengths, task_pool *pool, double *free
     return shares;
 }
 
-task_shares tasks_share(const double *lengths, int64_t count, uint32_t threads, uint32_t cores, int64_t falling) {
+/* `threads` take tasks of these lengths as attune's pool hands them out: in ranges, in their order, those of a part for
+ * each third cache first, which `cores` of them share (0: all); and by quarters, where a head has `falling` tasks, each
+ * shorter than the one before (0: they are alike). */
+static task_shares share(const double *lengths, int64_t count, uint32_t threads, uint32_t cores, int64_t falling) {
     task_shares shares = {0};
     double *const free_at = calloc(threads, sizeof *free_at);
     int64_t *const taken = calloc(threads, sizeof *taken);
@@ -163,7 +173,7 @@ static void summarise(task_report *r, const task_times *phase, double *all, doub
     if (!phase->count) return;
     for (int64_t i = 0; i < phase->count; i++) seconds += phase->lengths[i];
     const int64_t falling = r->heads && phase->count % r->heads == 0 ? phase->count / r->heads : 0;
-    const task_shares shares = tasks_share(phase->lengths, phase->count, r->threads, r->cores, falling);
+    const task_shares shares = share(phase->lengths, phase->count, r->threads, r->cores, falling);
     *all += seconds;
     *ends += shares.end;
     if (r->num_phases < TASKS_PHASES)

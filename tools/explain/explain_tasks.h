@@ -27,21 +27,9 @@ typedef struct task_report {
     double idle;      /* of all phases */
 } task_report;
 
-/* How threads share tasks. */
-typedef struct task_shares {
-    int64_t most; /* tasks of the thread that gets most of them */
-    double end;   /* when the last one is done */
-    double idle;  /* the share of the threads' time until then in which they have nothing to do */
-} task_shares;
-
 /* Finds out about a call of the problem with these sizes. `schedule` NULL: the usual one. Measuring runs each task
  * alone on this thread. false, and a message, if that cannot be. */
 bool tasks_find(attune_context *context, const attune_problem *problem, const char *schedule, const call_sizes *sizes,
                 uint32_t threads, bool measured, task_report *report);
-
-/* `threads` take tasks of these lengths as attune's pool hands them out: in ranges, in their order, those of a part for
- * each third cache first, which `cores` of them share (0: all); and by quarters, where a head has `falling` tasks, each
- * shorter than the one before (0: they are alike). */
-task_shares tasks_share(const double *lengths, int64_t count, uint32_t threads, uint32_t cores, int64_t falling);
 
 #endif

@@ -2,7 +2,6 @@
  * two machines say little. */
 #include "measure/bench_compare.h"
 
-#include "common/input.h"
 #include "common/json_output.h"
 #include "common/table.h"
 #include "measure/bench.h"
@@ -10,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_FILES = 16, MOST_BYTES = 64 << 20 };
+enum { MOST_FILES = 16 };
 
 typedef struct comparison {
     char **paths;
@@ -80,16 +79,7 @@ static bool is_bench(const char *path, const json_t *file) {
 }
 
 static json_t *read_file(const char *path) {
-    char message[ATTUNE_MESSAGE_BYTES];
-    json_error_t why;
-    size_t bytes;
-    char *const text = tool_read_text(path, "results of attune bench", MOST_BYTES, &bytes, message);
-    json_t *const file = text ? json_loadb(text, bytes, 0, &why) : NULL;
-    if (!text)
-        tool_error("%s", message);
-    else if (!file)
-        tool_error("%s is no JSON: line %d: %s", path, why.line, why.text);
-    free(text);
+    json_t *const file = json_read(path, "results of attune bench", "JSON");
     if (file && is_bench(path, file)) return file;
     json_decref(file);
     return NULL;

@@ -33,7 +33,10 @@ static bool add_fields(json_t *fields, const char *text) {
     return good;
 }
 
-json_t *bench_fields_json(const char *canonical, const char *given) {
+/* The fields of a problem by name, whole numbers and reals as such, everything else as text: those of the canonical
+ * text, and those that `given` (may be NULL) names although they have their defaults, so that all rows of a grid have
+ * the same fields. A new object; NULL when out of memory. */
+static json_t *fields_json(const char *canonical, const char *given) {
     json_t *const fields = json_object();
     if (fields && (!given || add_fields(fields, given)) && add_fields(fields, canonical)) return fields;
     json_decref(fields);
@@ -56,7 +59,7 @@ json_t *bench_result_json(const bench_entry *e, const call_sizes *run_sizes, uin
     for (size_t k = 0; k < e->count; k++) json_array_append_new(samples, json_real(e->samples_us[k]));
     json_t *const result = json_pack(
         "{s:s, s:o, s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:o, s:f, s:f, s:s, s:f, s:I, s:I, s:f, s:s, s:f, s:f}",
-        "problem", e->text, "fields", bench_fields_json(e->text, e->given), "sizes", sizes_print(run_sizes, sizes),
+        "problem", e->text, "fields", fields_json(e->text, e->given), "sizes", sizes_print(run_sizes, sizes),
         "schedule", e->schedule, "engine", tool_engine_option(e->engine), "threads", (int)threads, "median_us",
         e->median_us, "min_us", e->min_us, "spread", e->spread, "samples_us", samples, "gflops", e->gflops,
         "peak_gflops", e->peak_gflops, "peak_dtype", tool_dtype_name(e->peak_dtype), "fraction_of_peak", e->fraction,

@@ -14,9 +14,4 @@ json_t *bench_result_json(const bench_entry *entry, const call_sizes *sizes, uin
  */
 json_t *bench_busy_json(const bench_entry *entry, json_t *result);
 
-/* The fields of a problem by name, whole numbers and reals as such, everything else as text: those of the canonical
- * text, and those that `given` (may be NULL) names although they have their defaults, so that all rows of a grid have
- * the same fields. A new object; NULL when out of memory. */
-json_t *bench_fields_json(const char *canonical, const char *given);
-
 #endif

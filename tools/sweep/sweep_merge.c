@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "sweep/sweep_merge.h"
 
-#include "common/input.h"
 #include "common/json_output.h"
 #include "sweep/sweep_csv.h"
 #include "sweep/sweep_file.h"
@@ -10,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_FILES = 4096, MOST_BYTES = 256 << 20 };
+enum { MOST_FILES = 4096 };
 
 typedef struct merging {
     const char *output;
@@ -52,16 +51,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 /* ---- Reading ---- */
 
 static json_t *read_file(const char *path) {
-    char message[ATTUNE_MESSAGE_BYTES];
-    json_error_t why;
-    size_t bytes;
-    char *const text = tool_read_text(path, "results of sweeps", MOST_BYTES, &bytes, message);
-    json_t *const file = text ? json_loadb(text, bytes, 0, &why) : NULL;
-    if (!text)
-        tool_error("%s", message);
-    else if (!file)
-        tool_error("%s is no sweep: line %d: %s", path, why.line, why.text);
-    free(text);
+    json_t *const file = json_read(path, "results of sweeps", "sweep");
     if (file && sweep_file_is_whole(path, file)) return file;
     json_decref(file);
     return NULL;
