@@ -144,10 +144,10 @@ typedef struct attune_context_options {
                                            * ATTUNE_COMPILE_TIMEOUT_MS, else 30,000. Waiting for a free worker does
                                            * not count. A worker that does not even start in this time is
                                            * ATTUNE_CODEGEN_MISSING */
-    uint32_t compile_processes;           /* the most worker processes at a time, at most 64; other compiles wait for
-                                           * their turn: where n compiles before them hang, up to n times the timeout
-                                           * divided by the processes. 0: as many as the process may use CPUs, at
-                                           * most 4 */
+    uint32_t compile_processes;           /* the most worker processes at a time, at most 64. Other compiles wait for
+                                           * their turn: behind n compiles that hang, up to n times the timeout,
+                                           * divided by the number of processes. 0: as many as the process may use
+                                           * CPUs, at most 4 */
     const char *cache_pack;               /* a signed file of many kernels, which is read after the base; NULL:
                                            * ATTUNE_CACHE_PACK, else none; "": none. See attune_cache_pack */
     const char *cache_keys;               /* the directory of public keys (*.pub of minisign) that may have signed a
@@ -155,9 +155,9 @@ typedef struct attune_context_options {
                                            * ATTUNE_CACHE_KEYS, else /etc/attune/keys */
     int machine_code_only;                /* 1: the virtual machine does not run what cannot be compiled. attune_compile
                                            * then returns ATTUNE_CODEGEN_MISSING or ATTUNE_NO_EXEC_MEMORY. For hosts
-                                           * that have kernels of their own. It still computes for a plan with a
-                                           * deadline until the plan's kernel is there; with 2 it does not: a call
-                                           * whose plan is not ready (attune_plan_info) then waits for a compile */
+                                           * that have kernels of their own. Plans with a deadline still use the
+                                           * virtual machine until their own kernel is there. 2: they do not, so a call
+                                           * waits for a compile while its plan is not ready (attune_plan_info) */
     uint32_t background_niceness;         /* of the thread that compiles for plans with `background` or a deadline: 0
                                            * (that of the thread whose call starts it) to 19. A busy machine gives
                                            * niceness 19 a 70th of a CPU, so plans get their kernels that much later.

@@ -36,9 +36,9 @@ extern "C" {
  * that of the thread whose call starts it, unless attune_context_options.background_niceness lowers it. It also
  * compiles the kernels for few queries, while the one for many, which takes any number, computes their calls. So only
  * the first kernel of a plan is waited for, and not even that after attune_plan_prepare. attune_plan_destroy abandons a
- * compile for its plan that is under way. What waits for such a compile: calls of other plans that need that kernel
- * and, as for all compiles in this process, fork(). With `least_gain` lengths get a kernel only if the cost model
- * expects so much of it.
+ * compile for its plan that is under way. Two things wait for such a compile: calls of other plans that need the
+ * kernel, and fork(), as for all compiles in this process. With `least_gain` lengths get a kernel only if the cost
+ * model expects it to be that many percent faster.
  *
  * With `deadline_us` no call waits for a compile longer than deadline_us, not even the first. Until its own kernel has
  * been compiled, a plan uses a fallback: of a bundle, the cache, another tuning class, tier 0, or the virtual machine.
