@@ -88,6 +88,8 @@ typedef struct mha_schedule {
 /* d_lanes: a sequence has no more chunks than as many as make so many tasks for all its KV heads, unless integer=all:
  * where kv_chunk keys each would be more chunks, they are longer (mha_most_chunks). */
 enum { MHA_CHUNK_TASKS = 256 };
+/* q_lanes: from so many keys on a task may have more stripes, if so many tasks are left (mha_task_stripes). */
+enum { MHA_LONG_KEYS = 16384, MHA_LONG_TASKS = 32 };
 
 /* By the members' names: their places, counted from `strategy`. */
 #define MHA_SCHEDULE_ID(member) ((int)offsetof(mha_schedule, member) / 4)

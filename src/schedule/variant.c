@@ -277,6 +277,29 @@ int64_t mha_most_chunks(const attune_problem *p, const mha_schedule *s, int64_t 
     return mha_bounds_chunks(p) ? min_of(units, ceil_div(MHA_CHUNK_TASKS, kv_heads)) : units;
 }
 
+/* Whether a call may have more stripes than a task usually has, and many keys. If lengths are known when compiling,
+ * task_row_vectors was chosen for them. Tier 0's kernels have no room for the code. */
+static bool may_be_long(const attune_problem *p, const mha_schedule *s) {
+    const int64_t rows = mha_likely_queries(p) * (p->num_heads / p->num_kv_heads);
+    if (p->is_general || !(p->is_ragged || p->has_kv_lens || p->page_size)) return false;
+    return (p->is_ragged || p->seq_q < 0) && p->seq_kv < 0 && !p->low_rank && mha_most_keys(p) >= MHA_LONG_KEYS &&
+           rows > (int64_t)s->task_row_vectors * s->lanes && !mha_has_functions(p);
+}
+
+/* Scratch of a task has Q and O of its rows. */
+int64_t mha_most_stripes(const attune_problem *p, const mha_schedule *s) {
+    enum { MOST_ROWS = 512, MOST_BYTES = 512 * 1024 };
+    if (!may_be_long(p, s)) return mha_usual_stripes(s);
+    const int64_t numbers = p->head_dim + p->head_dim_v * (p->reproducible ? 2 : 1);
+    const int64_t fit = MOST_BYTES / (numbers * mha_dtype_bytes(p->softmax_precision));
+    return max_of(min_of(MOST_ROWS, fit) / ((int64_t)s->score_row_vectors * s->lanes), mha_usual_stripes(s));
+}
+
+int64_t mha_task_stripes(const attune_problem *p, const mha_schedule *s, int64_t heads, int64_t stripes, int64_t keys) {
+    if (keys < MHA_LONG_KEYS) return mha_usual_stripes(s);
+    return max_of(min_of(heads * stripes / MHA_LONG_TASKS, mha_most_stripes(p, s)), mha_usual_stripes(s));
+}
+
 mha_variant mha_variant_of(const attune_problem *p, const mha_schedule *s, const at_target *target) {
     const bool decodes = s->strategy == MHA_D_LANES;
     mha_variant v = {.by_pairs = decodes ? mha_decodes_by_pairs(p, target) : mha_attends_by_pairs(p, target),

@@ -71,8 +71,8 @@ static attune_arguments arguments_of(const attune_plan *plan, const step *s) {
     return a;
 }
 
-/* The share of the threads' time in which they wait for others. */
-static double idle_of(attune_plan *plan, const step *s, uint32_t threads) {
+/* The share of the threads' time in which they wait for others, and the tasks of the first stage. */
+static double idle_of(attune_plan *plan, const step *s, uint32_t threads, int64_t *tasks) {
     static pl_work work;
     at_error err = {0};
     at_settled settled;
@@ -86,22 +86,29 @@ static double idle_of(attune_plan *plan, const step *s, uint32_t threads) {
     pl_work_list(&work, true, segments);
     assert_true(work.num_segments <= pl_work_most_segments(&work));
     const pl_idle idle = pl_work_simulate(&work, threads);
+    if (tasks) *tasks = pl_stage_tasks(&work, 0);
     free(segments);
     assert_true(idle.cost > 0 && idle.time > 0);
     return 1 - idle.cost / (idle.time * threads);
 }
 
-static void check(const char *target, const char *problem, double most) {
-    attune_context *const context = tensors_context_for(at_target_find(target));
+static attune_plan *plan_of(attune_context *context) {
     attune_plan *plan;
-    const attune_problem p = problem_parsed(problem);
+    const attune_problem p = problem_parsed("num_heads=32,num_kv_heads=8,head_dim=128,dtype=bf16,is_causal=1,ragged=1,"
+                                            "kv_lens=1,page_size=16,seq_q=dynamic,seq_kv=dynamic");
     if (attune_plan_create(context, &p, NULL, &plan)) fail_msg("%s", attune_last_message());
+    return plan;
+}
+
+static void check(const char *target, double most) {
+    attune_context *const context = tensors_context_for(at_target_find(target));
+    attune_plan *const plan = plan_of(context);
     for (int i = 0; i < 4; i++) {
         const step s = step_number(i);
-        const double idle = idle_of(plan, &s, THREADS);
+        const double idle = idle_of(plan, &s, THREADS, NULL);
         printf("# %s, %s: %d threads, %.1f %% idle\n", target, s.name, THREADS, 100 * idle);
         if (idle > most) fail_msg("%s: %.1f %% idle", s.name, 100 * idle);
-        assert_true(fabs(idle_of(plan, &s, 1)) < 1e-9);
+        assert_true(fabs(idle_of(plan, &s, 1, NULL)) < 1e-9);
     }
     attune_plan_destroy(plan);
     attune_context_destroy(context);
@@ -110,16 +117,34 @@ static void check(const char *target, const char *problem, double most) {
 static void many_threads_are_busy(void **state) {
     (void)state;
     static const char *const targets[] = {"avx2", "avx512", "avx512_bf16", "neon"};
-    static const char problem[] = "num_heads=32,num_kv_heads=8,head_dim=128,dtype=bf16,is_causal=1,ragged=1,kv_lens=1,"
-                                  "page_size=16,seq_q=dynamic,seq_kv=dynamic";
     for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
         const at_target *const target = at_target_find(targets[i]);
         if (!target || !at_target_runs_here(target)) continue; /* a kernel says itself how many tasks it has */
-        check(targets[i], problem, 0.10);
+        check(targets[i], 0.10);
     }
 }
 
+/* From 16,384 keys on, tasks of a chunk are as long as leaves 32 of them, and the list knows which they are. */
+static void long_tasks_are_listed(void **state) {
+    (void)state;
+    attune_context *const context = tensors_context(NULL, 1);
+    attune_plan *const plan = plan_of(context);
+    step near = {0}, far = {0};
+    int64_t tasks_near, tasks_far;
+    add(&near, 512, 16383);
+    add(&far, 512, 16384);
+    idle_of(plan, &near, 32, &tasks_near);
+    const double idle = idle_of(plan, &far, 32, &tasks_far);
+    printf("# %lld and %lld tasks, %.1f %% idle\n", (long long)tasks_near, (long long)tasks_far, 100 * idle);
+    assert_true(tasks_near >= 64);
+    assert_int_equal(tasks_far, 32);
+    assert_true(idle < 0.05);
+    attune_plan_destroy(plan);
+    attune_context_destroy(context);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(many_threads_are_busy)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(many_threads_are_busy),
+                                       cmocka_unit_test(long_tasks_are_listed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

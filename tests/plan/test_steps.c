@@ -20,7 +20,15 @@
 
 #include <cmocka.h>
 
-enum { MOST_BATCH = 14, MOST_KEYS = 2600, FEW_KEYS = 160, MOST_TOKENS = 400, MOST_HEADS = 8, MOST_DIM = 24 };
+enum {
+    MOST_BATCH = 14,
+    MOST_KEYS = 2600,
+    FEW_KEYS = 160,
+    LONG_KEYS = 16500,
+    MOST_TOKENS = 400,
+    MOST_HEADS = 8,
+    MOST_DIM = 24
+};
 
 static uint64_t random_state;
 
@@ -174,7 +182,7 @@ static void check_row(const shape *s, const tensors *t, int b, int i, int h) {
     const int token = s->starts_q[b] + i, position = i + s->lens[b] - (s->starts_q[b + 1] - s->starts_q[b]);
     const int window = (int)s->desc.window_left, first = window < 0 || position < window ? 0 : position - window;
     const float *const q = t->q + ((size_t)token * (size_t)heads + (size_t)h) * (size_t)dim;
-    double scores[MOST_KEYS], sum = 0, want[MOST_DIM] = {0};
+    double scores[LONG_KEYS], sum = 0, want[MOST_DIM] = {0};
     for (int j = first; j <= position; j++) {
         scores[j] = exp(dot(q, key_of(s, t, false, b, j, kv_head), dim) / sqrt(dim));
         sum += scores[j];
@@ -348,6 +356,38 @@ static void long_sequences_of_many_heads(void **state) {
     attune_context_destroy(context);
 }
 
+/* With that many keys, tasks of the kernel for many queries have more rows in the step than in a step of one sequence.
+ */
+static void a_chunk_of_a_long_sequence(void **state) {
+    (void)state;
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context *context;
+    attune_attention *attention;
+    shape s = {.desc = describe(3, true), .group = descriptions[3].group, .batch = MOST_BATCH, .most_keys = LONG_KEYS};
+    s.desc.window_left = -1;
+    s.desc.kv = ATTUNE_KV_PAGED;
+    s.desc.page_size = 64;
+    options.max_workers = 3;
+    for (int b = 0; b < s.batch; b++) {
+        const bool is_long = b == 5;
+        s.starts_q[b + 1] = s.starts_q[b] + (is_long ? 90 : 1);
+        s.lens[b] = is_long ? LONG_KEYS : 10 + b;
+    }
+    random_state = test_seed();
+    assert_ok(attune_context_create(&options, &context));
+    assert_ok(attune_attention_create(context, &s.desc, &attention));
+    draw_table(&s);
+    tensors t = make_tensors(&s);
+    run_in_all_ways(&s, attention, &t);
+    run_one_by_one(&s, attention, &t);
+    interpret(&s, context, attention, &t);
+    for (int i = 0; i < 90; i += 11) check_row(&s, &t, 5, i, i % (int)s.desc.num_heads);
+    attune_attention_destroy(attention);
+    attune_context_destroy(context);
+    free_tensors(&t);
+    free(s.table);
+}
+
 static void random_steps(void **state) {
     (void)state;
     const char *const wanted = getenv("ATTUNE_STEPS");
@@ -510,6 +550,7 @@ static void runners_that_are_wrong(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(random_steps), cmocka_unit_test(long_sequences_of_many_heads),
+                                       cmocka_unit_test(a_chunk_of_a_long_sequence),
                                        cmocka_unit_test(threads_share_a_plan),
                                        cmocka_unit_test(little_work_stays_on_the_caller),
                                        cmocka_unit_test(runners_that_are_wrong)};

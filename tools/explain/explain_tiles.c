@@ -16,7 +16,7 @@ static int64_t tiles_of_chunk(const attune_problem *p, const mha_schedule *s, in
     return ceil_div(ceil_div(keys, s->kv_chunk), most) * ceil_div(s->kv_chunk, s->kv_tile);
 }
 
-bool tile_cut_of(const attune_problem *p, const mha_schedule *s, tile_cut *cut) {
+bool tile_cut_of(const attune_problem *p, const mha_schedule *s, bool is_open, tile_cut *cut) {
     const bool q = s->strategy == MHA_Q_LANES;
     const int64_t keys = p->low_rank ? p->low_rank : p->seq_kv;
     *cut =
@@ -27,6 +27,7 @@ bool tile_cut_of(const attune_problem *p, const mha_schedule *s, tile_cut *cut) 
     cut->stripes = ceil_div(cut->rows, cut->stripe);
     cut->tiles = ceil_div(cut->keys, cut->tile);
     cut->stripes_in_task = q ? smaller(s->task_row_vectors / s->score_row_vectors, cut->stripes) : cut->stripes;
+    cut->has_more = q && is_open && cut->keys >= MHA_LONG_KEYS && cut->stripes_in_task < cut->stripes;
     cut->tiles_in_task = q ? cut->tiles : smaller(tiles_of_chunk(p, s, cut->keys), cut->tiles);
     return true;
 }
@@ -140,8 +141,9 @@ void tile_print(const attune_problem *p, const tile_cut *cut, bool lanes_along_r
     printf("\ntiles         %lld stripe%s of %lld row%s by %lld tile%s of %lld keys; lanes run along %s\n",
            (long long)cut->stripes, plural(cut->stripes), (long long)cut->stripe, plural(cut->stripe),
            (long long)cut->tiles, plural(cut->tiles), (long long)cut->tile, lanes_along_rows ? "rows" : "head_dim");
-    printf("              a task has %lld stripe%s by %lld tile%s\n", (long long)cut->stripes_in_task,
-           plural(cut->stripes_in_task), (long long)cut->tiles_in_task, plural(cut->tiles_in_task));
+    printf("              a task has %lld %sstripe%s by %lld tile%s\n", (long long)cut->stripes_in_task,
+           cut->has_more ? "or more " : "", plural(cut->stripes_in_task), (long long)cut->tiles_in_task,
+           plural(cut->tiles_in_task));
     print_lines(p, cut);
     printf("              # computed%s%s%s\n",
            number[TILE_COMPARED] ? ", / computed and compared with what is hidden" : "",

@@ -12,10 +12,12 @@ typedef struct tile_cut {
     int64_t rows, keys;   /* rows: queries of all heads that share the KV head, those of one query beside each other */
     int64_t stripe, tile; /* rows and keys of one of them; the last ones may have less */
     int64_t stripes, tiles, stripes_in_task, tiles_in_task;
+    bool has_more; /* a task of a large call has more stripes (MHA_LONG_KEYS) */
 } tile_cut;
 
-/* Fills in *cut. The problem is canonical. false if its lengths are open or 0. */
-bool tile_cut_of(const attune_problem *p, const mha_schedule *s, tile_cut *cut);
+/* Fills in *cut. The problem is canonical. is_open: its kernel leaves both lengths open. false if they are open here,
+ * or 0. */
+bool tile_cut_of(const attune_problem *p, const mha_schedule *s, bool is_open, tile_cut *cut);
 
 /* Prints a line for stripes that attend to the same tiles, with a letter for each tile. */
 void tile_print(const attune_problem *p, const tile_cut *cut, bool lanes_along_rows);

@@ -10,7 +10,7 @@ void ql_derive_sizes(q_lanes *c) {
     const mha_context *m = c->m;
     const attune_problem *p = m->p;
     c->stripe_rows = (int64_t)m->s->score_row_vectors * m->lanes;
-    c->max_stripes = m->s->task_row_vectors / m->s->score_row_vectors;
+    c->max_stripes = mha_most_stripes(p, m->s);
     if (p->is_ragged || !ir_is_const(m->params.size[MHA_SEQ_Q])) return;
     const int64_t rows = p->seq_q * m->group;
     c->num_stripes = ceil_div(rows, c->stripe_rows);

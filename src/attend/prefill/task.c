@@ -129,14 +129,37 @@ static void assign_stripes(q_lanes *c, const ir_expr *task) {
     build_stripes(c);
 }
 
-/* The same if their number is known at run time only: a task gets max_stripes stripes, or the remaining ones, or none.
- */
-static void assign_open_stripes(q_lanes *c, const ir_expr *task) {
+/* As many as mha_task_stripes says, of so many rows of a KV head of the longest sequence. */
+static const ir_expr *open_task_stripes(const q_lanes *c, const ir_expr *rows) {
     ir_builder *b = c->b;
-    c->first_stripe = ir_let(b, "first_stripe", ir_times(b, task, c->max_stripes));
+    const ir_expr *const *size = c->m->params.size;
+    const ir_expr *usual = ir_idx(b, mha_usual_stripes(c->m->s)), *most = ir_idx(b, c->max_stripes);
+    if (ir_is(usual, c->max_stripes)) return usual;
+    const ir_expr *heads = ir_mul(b, size[MHA_BATCH], size[MHA_KV_HEADS]);
+    const ir_expr *all = ir_mul(b, heads, ir_ceil_div(b, rows, c->stripe_rows));
+    const ir_expr *fit = ir_min(b, ir_div(b, all, ir_idx(b, MHA_LONG_TASKS)), most);
+    return ir_select(b, ir_lt(b, size[MHA_SEQ_KV], ir_idx(b, MHA_LONG_KEYS)), usual, ir_max(b, fit, usual));
+}
+
+/* Tasks of so many stripes. */
+static const ir_expr *open_tasks(const q_lanes *c, const ir_expr *rows, const ir_expr *stripes) {
+    const ir_expr *of_task = ir_times(c->b, stripes, c->stripe_rows);
+    return ir_div(c->b, ir_add(c->b, rows, ir_plus(c->b, of_task, -1)), of_task);
+}
+
+/* The same if their number is known at run time only: a task gets `most` stripes, or the remaining ones, or none. */
+static void assign_open_stripes(q_lanes *c, const ir_expr *task, const ir_expr *tasks, const ir_expr *most) {
+    ir_builder *b = c->b;
+    if (ir_is_const(most)) {
+        c->first_stripe = ir_let(b, "first_stripe", ir_mul(b, task, most));
+    } else {
+        most = ir_let_in(b, "most_stripes", ir_idx(b, 1), ir_idx(b, c->max_stripes + 1), most);
+        c->first_stripe = ir_let_index(b, "first_stripe", ir_mul(b, tasks, most), ir_mul(b, task, most));
+    }
     const ir_expr *left = ir_sub(b, ir_ceil_div(b, c->rows, c->stripe_rows), c->first_stripe);
-    c->stripes = ir_let(b, "stripes", ir_min(b, left, ir_idx(b, c->max_stripes)));
+    c->stripes = ir_let(b, "stripes", ir_min(b, left, most));
     IR_IF(b, ir_gt(b, c->stripes, ir_idx(b, 0))) {
+        if (!ir_is_const(most)) ir_assume(b, ir_gt(b, c->rows, ir_idx(b, 0)));
         build_stripes(c);
     }
 }
@@ -161,8 +184,8 @@ void mha_q_lanes(mha_context *m) {
         const ir_expr *sequence = ir_parallel(b, "b", m->params.size[MHA_BATCH]);
         c.kv_head = ir_parallel(b, "h", m->params.size[MHA_KV_HEADS]);
         const ir_expr *longest = c.num_tasks ? NULL : ir_mul(b, m->params.size[MHA_SEQ_Q], m->params.size[MHA_GROUP]);
-        const ir_expr *tasks =
-            c.num_tasks ? ir_idx(b, c.num_tasks) : ir_ceil_div(b, longest, c.stripe_rows * c.max_stripes);
+        const ir_expr *most = longest ? open_task_stripes(&c, longest) : NULL;
+        const ir_expr *tasks = longest ? open_tasks(&c, longest, most) : ir_idx(b, c.num_tasks);
         const ir_expr *task = ir_parallel(b, "t", tasks);
         c.e = c.whole = mha_sequence_open(m, sequence);
         mha_scale_open(m);
@@ -176,6 +199,6 @@ void mha_q_lanes(mha_context *m) {
         if (c.num_tasks)
             assign_stripes(&c, task_of(&c, task, tasks));
         else
-            assign_open_stripes(&c, task_of(&c, task, tasks));
+            assign_open_stripes(&c, task_of(&c, task, tasks), tasks, most);
     }
 }
