@@ -51,6 +51,9 @@ BEFORE_BUILT = . tests/sanitizers.sh; LD_LIBRARY_PATH='$(BUILD)'"$${LD_LIBRARY_P
 TIER0_TARGETS_x86_64 = avx512,avx2,x86-64
 TIER0_DOTS_x86_64 = avx512_bf16
 TIER0_TARGETS_aarch64 = aarch64
+# Other operators than attention: there is no room for the baseline of x86-64.
+TIER0_OPERATORS_x86_64 = avx512,avx2
+TIER0_OPERATORS_aarch64 = aarch64
 # Kernels take minutes to compile, so they are made anew only after a change of what generates code or writes bundles.
 TIER0_MAKERS = scripts/tier0_bundle.sh scripts/tier0_kernels.sh $(GENERATOR_ID) $(call c_in,src/bundle) \
 	| $(if $(filter $(BUILD)/%,$(TIER0_ATTUNE)),$(BUILD)/attune $(BUILD)/libattune-codegen.so)
@@ -58,7 +61,7 @@ tier0: $(BUILD)/libattune-tier0.so
 $(BUILD)/libattune-tier0.so: scripts/tier0.sh src/engine/tier0.map $(TIER0_MAKERS)
 	$(call say,link $@)
 	$(Q)$(BEFORE_BUILT) ATTUNE='$(TIER0_ATTUNE)' LINK='$(CC) -shared -nostdlib $(HARDENED_LINK)' sh scripts/tier0.sh $@ \
-		'$(TIER0_TARGETS_$(ARCH))' '$(TIER0_DOTS_$(ARCH))'
+		'$(TIER0_TARGETS_$(ARCH))' '$(TIER0_OPERATORS_$(ARCH))' '$(TIER0_DOTS_$(ARCH))'
 
 # Those for ggml's caches are a part of the plug-in of ggml, which is not for the baseline of x86-64: ggml itself is
 # fast enough there.

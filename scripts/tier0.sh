@@ -1,8 +1,9 @@
 #!/bin/sh
-# tier0.sh OUTPUT TARGETS [TARGETS]: makes libattune-tier0.so of the kernels that tier0_kernels.sh lists, for TARGETS;
-# the second TARGETS have dot products of bf16. $ATTUNE compiles, and $LINK links.
+# tier0.sh OUTPUT TARGETS OPERATORS [DOTS]: makes libattune-tier0.so of the kernels that tier0_kernels.sh lists, for
+# TARGETS, those of other operators than attention for OPERATORS. DOTS have dot products of bf16. $ATTUNE compiles, and
+# $LINK links.
 set -eu
-output=$1 targets=$2 dots=${3-}
+output=$1 targets=$2 operators=$3 dots=${4-}
 here=$(dirname "$0")
 work=$output.tmp
 rm -rf "$work"
@@ -10,6 +11,7 @@ mkdir -p "$work"
 trap 'rm -rf "$work"' EXIT
 
 sh "$here/tier0_bundle.sh" "$work/attune_tier0.a" attune_tier0 "$targets"
+sh "$here/tier0_bundle.sh" "$work/attune_tier0_operators.a" attune_tier0_operators "$operators" operators
 [ -z "$dots" ] || sh "$here/tier0_bundle.sh" "$work/attune_tier0_dots.a" attune_tier0_dots "$dots" bf16
 # Without debug information there is nothing to strip but the names of kernels, which profilers show.
 $LINK -Wl,-soname,libattune-tier0.so -Wl,--version-script="$here/../src/engine/tier0.map" -Wl,--build-id=none \

@@ -1,7 +1,8 @@
 #!/bin/sh
-# tier0_kernels.sh [bf16|ggml]: prints the kernels of tier 0 as a manifest for `attune bundle`. bf16: those that
-# instruction sets with dot products of bf16 have beside the kernels of the same registers without; the others would be
-# the same. ggml: those of libggml-attune.so, which engines without ggml do not need.
+# tier0_kernels.sh [bf16|ggml|operators]: prints the kernels of tier 0 as a manifest for `attune bundle`. bf16: those
+# that instruction sets with dot products of bf16 have beside the kernels of the same registers without; the others
+# would be the same. ggml: those of libggml-attune.so, which engines without ggml do not need. operators: those of
+# described operators (src/described).
 #
 # They leave open all that a kernel can leave open: lengths, batch, heads, strides, scale. Of a problem that fixes some
 # of it, the library gives them the rest in each call (src/engine/tier0.c). All write lse, which costs less room than
@@ -79,6 +80,27 @@ ggml() {
 }
 if [ "${1-}" = ggml ]; then
 	ggml
+	exit
+fi
+
+# Linear attention for heads of any size, with a decay for each head (Qwen3-Next, Qwen3.5, Olmo Hybrid), for each key
+# (Kimi Linear), and without the delta rule (Mamba 2, lightning attention). The first has a kernel for prompts, too. The
+# convolution of four taps before it.
+operators() {
+	for dtype in f32 bf16; do
+		any="op=linear,num_heads=1,head_dim=1,dtype=$dtype"
+		delta="$any,rule=gated_delta,has_beta=1"
+		echo "gated_delta_$dtype: $delta,decay=head,kernel=any"
+		echo "gated_delta_tokens_$dtype: $delta,decay=head,kernel=any_tokens"
+		[ $dtype = f32 ] || echo "gated_delta_key_$dtype: $delta,decay=key,kernel=any"
+		[ $dtype = f32 ] || echo "gated_$dtype: $any,rule=gated,decay=head,kernel=any"
+		for form in channels tokens; do
+			echo "conv_${dtype}_$form: op=conv,channels=1,taps=4,dtype=$dtype,has_silu=1,kernel=$form"
+		done
+	done
+}
+if [ "${1-}" = operators ]; then
+	operators
 	exit
 fi
 for dim in 32 64 80 96 128 256; do

@@ -58,6 +58,10 @@ typedef struct at_desc_table {
     /* Sets members that the form's kernel does not depend on to a fixed value, so that such descriptions share it.
      * NULL: it depends on all. */
     void (*narrow)(void *desc, uint32_t form);
+    /* Replaces description and form by those of a kernel that computes this one, too, if there is such: tier 0 has
+     * them. What it gives may have a more general one in turn. Steps give the kernel the arguments that it takes
+     * (attune_kernel's is_general). NULL: there is none. */
+    bool (*generalise)(void *desc, uint32_t *form);
 } at_desc_table;
 
 /* The members that follow from its name. `least`: the size of the struct in the first version. */

@@ -36,11 +36,23 @@ bool at_described_read(const at_described_op *of, const char *text, void *desc, 
 
 static void *desc_of(at_described *object) { return (char *)object + object->of->desc_at; }
 
+/* An at_general_fn. */
+static bool find_general(const char *problem, char general[AT_DESCRIBED_TEXT]) {
+    const at_described_op *const of = at_described_op_of(problem);
+    at_any_desc desc;
+    uint32_t form;
+    const at_desc_table *const table = of->table;
+    if (!table->generalise || !at_described_read(of, problem, &desc, &form) || !table->generalise(&desc, &form))
+        return false;
+    at_described_print(table, &desc, form, general);
+    return true;
+}
+
 attune_status at_described_operator(const at_described_op *of, attune_context *context, attune_operator **op,
                                     at_error *err) {
     attune_operator_options options = of->options;
     options.user = context;
-    return at_operator_of(context, &options, op, err);
+    return at_operator_of(context, &options, find_general, op, err);
 }
 
 attune_status at_described_open(at_described *object, const at_described_op *of, attune_context *context,

@@ -89,6 +89,7 @@ struct attune_kernel {
 
     bool stands_in; /* of another tuning class: nothing could be compiled, or its own is not compiled yet */
     const at_bundle_kernel *tier0; /* the tier-0 kernel whose code it runs, or NULL */
+    bool is_general;               /* its code is of the problem that the operator's find_general names */
     bool merges, falls;            /* tier 0: the last phase merges chunks of keys; later rows are computed first */
 
     const at_operator *op; /* NULL: a candidate of the tuner */

@@ -263,17 +263,39 @@ static attune_status make_from_code(const at_request *request, const at_key *key
     return ATTUNE_OK;
 }
 
+/* Described operators: by the kernel's own text, else by those of more and more general ones. */
+static bool make_described(const at_request *request, const at_key *key, const at_tier0_place *place,
+                           at_tier0_kernel *found, attune_kernel **kernel) {
+    const at_own *const own = at_own_of(request->operation.op);
+    at_request from = *request;
+    char texts[2][AT_OWN_PROBLEM_CHARS + 1];
+    mha_schedule schedule = {0};
+    for (int i = 0; !at_tier0_find_described(from.operation, place, found); i++) {
+        if (!own->find_general(from.operation.problem, texts[i % 2])) return false;
+        from.operation.problem = texts[i % 2];
+    }
+    if (own->row.schedule_parse(from.operation, found->code->schedule, &schedule, NULL) ||
+        at_kernel_from_bundle(request->context, found->code, kernel, NULL) || build_ir(&from, &schedule, kernel, NULL))
+        return false;
+    at_make_complete(*kernel, request, key, &schedule, ATTUNE_FROM_TIER0, 0);
+    (*kernel)->is_general = from.operation.problem != request->operation.problem;
+    return true;
+}
+
 bool at_make_from_tier0(const at_request *request, const at_key *key, const char *why, attune_kernel **kernel) {
     attune_context *context = request->context;
+    const at_operator *const op = request->operation.op;
     at_tier0_kernel found;
     *kernel = NULL;
-    if (!context->has_tier0 || !request->signature || request->schedule) return false;
+    if (!context->has_tier0 || request->schedule || !at_is_of_attune(op)) return false;
     const at_tier0_place place = {.target = context->target,
                                   .machine = context->machine_class.name,
                                   .registered = &context->bundles,
                                   .log = &context->log};
-    if (!at_tier0_find(request->operation.problem, &place, &found)) return false;
-    if (make_from_code(request, key, &found, kernel, NULL)) return false;
+    const bool is_made = op == &at_attention ? at_tier0_find(request->operation.problem, &place, &found) &&
+                                                   !make_from_code(request, key, &found, kernel, NULL)
+                                             : make_described(request, key, &place, &found, kernel);
+    if (!is_made) return false;
     at_make_tell_tier0(request, key, found.kernel->name, why);
     return true;
 }

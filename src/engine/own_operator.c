@@ -33,11 +33,11 @@ void at_operators_free(attune_context *context) {
     }
 }
 
-static attune_status add(attune_context *context, const attune_operator_options *options, bool is_described,
+static attune_status add(attune_context *context, const attune_operator_options *options, at_general_fn *find_general,
                          attune_operator **out, at_error *err) {
     attune_operator *op = at_alloc(&context->allocator, sizeof *op);
     if (!op) return at_fail_memory(err, sizeof *op);
-    if (!at_own_init(&op->own, options, &context->allocator, err)) op->own.is_described = is_described;
+    if (!at_own_init(&op->own, options, &context->allocator, err)) op->own.find_general = find_general;
     if (err->status || insert(context, op, err))
         free_operator(&context->allocator, op);
     else
@@ -47,7 +47,7 @@ static attune_status add(attune_context *context, const attune_operator_options 
 
 attune_status at_operator_add(attune_context *context, const attune_operator_options *options, attune_operator **out,
                               at_error *err) {
-    return add(context, options, false, out, err);
+    return add(context, options, NULL, out, err);
 }
 
 static attune_operator *find_build(attune_context *context, const attune_operator_options *options) {
@@ -56,10 +56,10 @@ static attune_operator *find_build(attune_context *context, const attune_operato
     return op;
 }
 
-attune_status at_operator_of(attune_context *context, const attune_operator_options *options, attune_operator **op,
-                             at_error *err) {
+attune_status at_operator_of(attune_context *context, const attune_operator_options *options,
+                             at_general_fn *find_general, attune_operator **op, at_error *err) {
     *op = find_build(context, options);
-    if (*op || !add(context, options, true, op, err)) return ATTUNE_OK;
+    if (*op || !add(context, options, find_general, op, err)) return ATTUNE_OK;
     if (!(*op = find_build(context, options))) return err->status; /* or another thread was faster */
     *err = (at_error){0};
     return ATTUNE_OK;

@@ -16,8 +16,8 @@ attune_status at_operator_add(attune_context *context, const attune_operator_opt
                               at_error *err);
 
 /* The context's operator with this build function, which is one of attune's own. It is added if it is missing. */
-attune_status at_operator_of(attune_context *context, const attune_operator_options *options, attune_operator **op,
-                             at_error *err);
+attune_status at_operator_of(attune_context *context, const attune_operator_options *options,
+                             at_general_fn *find_general, attune_operator **op, at_error *err);
 
 /* Ends all of a context. No kernel of theirs may be left. */
 void at_operators_free(attune_context *context);

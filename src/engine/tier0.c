@@ -25,7 +25,7 @@ bool at_tier0_is_on(void) {
 
 /* ---- The kernels ---- */
 
-enum { MOST_KERNELS = 512, NUM_BUNDLES = 2 };
+enum { MOST_KERNELS = 512, NUM_BUNDLES = 3 };
 
 /* Hashes in place of whole keys, which are long. A collision of 128 bits is expected among 2^64 problems. */
 typedef struct listed {
@@ -47,6 +47,9 @@ static XXH128_hash_t hash_of(const attune_problem *canonical) {
     return XXH3_128bits(key, bytes);
 }
 
+/* The text of a described kernel is its key. */
+static XXH128_hash_t hash_of_text(const char *text) { return XXH3_128bits(text, strlen(text)); }
+
 attune_status at_tier0_problem(const at_bundle_kernel *kernel, attune_problem *problem, at_error *err) {
     attune_problem given = ATTUNE_PROBLEM_INIT;
     const attune_status status = mha_problem_parse(kernel->problem, &given, err);
@@ -55,14 +58,18 @@ attune_status at_tier0_problem(const at_bundle_kernel *kernel, attune_problem *p
 
 static void list(const at_bundle *bundle) {
     for (uint32_t k = 0; k < bundle->num_kernels && tier0.count < MOST_KERNELS; k++) {
+        const at_bundle_kernel *const kernel = &bundle->kernels[k];
         attune_problem problem;
-        if (at_tier0_problem(&bundle->kernels[k], &problem, NULL)) continue;
-        tier0.kernels[tier0.count++] = (listed){hash_of(&problem), &bundle->kernels[k]};
+        if (kernel->is_described)
+            tier0.kernels[tier0.count++] = (listed){hash_of_text(kernel->problem), kernel};
+        else if (!at_tier0_problem(kernel, &problem, NULL))
+            tier0.kernels[tier0.count++] = (listed){hash_of(&problem), kernel};
     }
 }
 
 static void list_file(void *handle, const char *path) {
-    static const char *const names[NUM_BUNDLES] = {"attune_tier0_bundle", "attune_tier0_dots_bundle"};
+    static const char *const names[NUM_BUNDLES] = {"attune_tier0_bundle", "attune_tier0_dots_bundle",
+                                                   "attune_tier0_operators_bundle"};
     for (int i = 0; i < NUM_BUNDLES; i++) {
         const at_bundle *const bundle = dlsym(handle, names[i]);
         if (!bundle) continue;
@@ -139,27 +146,29 @@ static const at_bundle_code *code_for(const at_bundle_kernel *kernel, const char
     return NULL;
 }
 
-static bool has_for_target(const search *s, const attune_problem *canonical, const char *target) {
+static bool has_for_target(const search *s, at_operation operation, XXH128_hash_t key, const char *target) {
     const at_tier0_place *const place = s->place;
-    const XXH128_hash_t key = hash_of(canonical);
     for (uint32_t i = 0; s->has_file && i < tier0.count; i++) {
         if (!XXH128_isEqual(key, tier0.kernels[i].key)) continue;
         s->found->kernel = tier0.kernels[i].kernel;
         s->found->code = code_for(s->found->kernel, target);
         if (s->found->code) return true;
     }
-    s->found->code =
-        at_bundles_find(place->registered, at_attention_of(canonical), target, place->machine, NULL, &s->found->kernel);
+    s->found->code = at_bundles_find(place->registered, operation, target, place->machine, NULL, &s->found->kernel);
     return s->found->code != NULL;
 }
 
 /* bf16 dot products change the code of few kernels. The file has all others only for the class without them. */
+static bool has_operation(const search *s, at_operation operation, XXH128_hash_t key) {
+    const char *const target = s->place->target->name;
+    if (has_for_target(s, operation, key, target)) return true;
+    return !strcmp(target, "avx512_bf16") && has_for_target(s, operation, key, "avx512");
+}
+
 static bool has(const search *s, const attune_problem *open) {
     attune_problem canonical;
-    const char *const target = s->place->target->name;
     if (mha_canonicalize(open, &canonical, NULL)) return false;
-    if (has_for_target(s, &canonical, target)) return true;
-    return !strcmp(target, "avx512_bf16") && has_for_target(s, &canonical, "avx512");
+    return has_operation(s, at_attention_of(&canonical), hash_of(&canonical));
 }
 
 /* Kernels without `reproducible` are faster, so they come first if the problem allows them. */
@@ -261,4 +270,9 @@ bool at_tier0_find(const attune_problem *p, const at_tier0_place *place, at_tier
     if (p->op != ATTUNE_ATTENTION || !open_up(p, &open)) return false;
     if (!s.has_file && at_bundles_are_empty(place->registered)) return false;
     return has_plain(&s, open) || has_step(&s, open);
+}
+
+bool at_tier0_find_described(at_operation operation, const at_tier0_place *place, at_tier0_kernel *found) {
+    const search s = {.place = place, .has_file = need(place->log), .found = found};
+    return has_operation(&s, operation, hash_of_text(operation.problem));
 }

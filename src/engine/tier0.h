@@ -32,6 +32,9 @@ typedef struct at_tier0_place {
 /* The fastest kernel of tier 0 for a problem. `reproducible` problems get such kernels only. false: there is none. */
 bool at_tier0_find(const attune_problem *canonical, const at_tier0_place *place, at_tier0_kernel *found);
 
+/* The kernel of tier 0 with the text of a described operation. */
+bool at_tier0_find_described(at_operation operation, const at_tier0_place *place, at_tier0_kernel *found);
+
 /* The canonical problem that a kernel was compiled for. */
 attune_status at_tier0_problem(const at_bundle_kernel *kernel, attune_problem *problem, at_error *err);
 

@@ -31,12 +31,14 @@ static bool read_problem(writer *x, const char *problem) {
     attune_linear_desc d;
     uint32_t form;
     if (!at_described_read(&lin_described, problem, &d, &form)) return false;
-    x->heads = d.num_heads, x->kv = d.num_kv_heads, x->k_heads = d.num_k_heads;
+    x->least_heads = d.num_kv_heads;
+    x->group = d.num_heads > d.num_kv_heads ? d.num_heads / d.num_kv_heads : 1;
     x->dim = d.head_dim, x->dim_v = d.head_dim_v;
     x->dtype = mha_dtype_name(d.dtype), x->decay_dtype = mha_dtype_name(d.decay_dtype);
     x->beta_dtype = mha_dtype_name(d.beta_dtype), x->state = mha_dtype_name(d.state_dtype);
-    x->rule = (int)d.rule, x->decay = (int)d.decay, x->beta = d.has_beta, x->gate = (int)d.gate, x->form = (int)form;
-    x->norm = d.qk_norm_eps, x->out_norm = d.out_norm_eps;
+    x->rule = (int)d.rule, x->decay = (int)d.decay, x->beta = d.has_beta, x->gate = (int)d.gate;
+    x->is_any = form >= LIN_ANY, x->form = (int)form - (x->is_any ? LIN_ANY : 0);
+    x->out_norm = d.out_norm_eps;
     return true;
 }
 
@@ -52,10 +54,10 @@ static void choose_sizes(writer *x, const attune_build_request *request) {
     x->has_fma = request->has_fma, x->has_many_registers = registers > 16;
     x->lanes = request->vector_bytes / 4;
     x->vectors = request->schedule[0];
-    x->group = x->heads > x->kv ? x->heads / x->kv : 1;
     x->at_once = x->group < MOST_HEADS ? (int)x->group : MOST_HEADS;
     x->has_delta = x->rule >= ATTUNE_DELTA;
-    if (x->form == LIN_FEW && x->kv * x->dim_v / (2 * x->vectors * x->lanes) >= ENOUGH_TASKS) x->vectors *= 2;
+    if (x->form == LIN_FEW && !x->is_any && x->least_heads * x->dim_v / (2 * x->vectors * x->lanes) >= ENOUGH_TASKS)
+        x->vectors *= 2;
     while (x->vectors > 1 && (x->vectors - 1) * x->lanes >= x->dim_v) x->vectors /= 2;
     const int sums = has_next(x);
     while (x->at_once > 1 && 2 * (x->at_once + sums) + 1 + BESIDE > registers) x->at_once--;
@@ -64,7 +66,7 @@ static void choose_sizes(writer *x, const attune_build_request *request) {
     if (x->form != LIN_CHUNKS) return;
     if (x->vectors > 2) x->vectors = 2;
     const long long columns = x->vectors * x->lanes, most = (x->dim_v + columns - 1) / columns;
-    while (x->blocks * 2 <= most && x->blocks < MOST_BLOCKS && x->kv * most / (2 * x->blocks) >= ENOUGH_TASKS)
+    while (x->blocks * 2 <= most && x->blocks < MOST_BLOCKS && x->least_heads * most / (2 * x->blocks) >= ENOUGH_TASKS)
         x->blocks *= 2;
 }
 
@@ -77,30 +79,31 @@ static void put_tensor(const writer *x, const char *name, const char *dtype, con
 }
 
 static void put_parameters(const writer *x) {
-    char q_heads[24], k_heads[24], kv[24], out_heads[24], dim[24], dim_v[24];
-    snprintf(q_heads, sizeof q_heads, "%lld", x->heads);
-    snprintf(k_heads, sizeof k_heads, "%lld", x->k_heads);
-    snprintf(kv, sizeof kv, "%lld", x->kv);
-    snprintf(out_heads, sizeof out_heads, "%lld", x->out_heads);
-    snprintf(dim, sizeof dim, "%lld", x->dim);
-    snprintf(dim_v, sizeof dim_v, "%lld", x->dim_v);
+    char dim[24], dim_v[24], out_heads[32] = "kv_heads";
+    if (x->group > 1) snprintf(out_heads, sizeof out_heads, "kv_heads * %lld", x->group);
+    snprintf(dim, sizeof dim, x->is_any ? "dim" : "%lld", x->dim);
+    snprintf(dim_v, sizeof dim_v, x->is_any ? "dim_v" : "%lld", x->dim_v);
     PUT("kernel @linear_attention (\n");
-    put_tensor(x, "q", x->dtype, q_heads, dim, "in");
-    put_tensor(x, "k", x->dtype, k_heads, dim, "in");
-    put_tensor(x, "v", x->dtype, kv, dim_v, "in");
-    if (x->decay) put_tensor(x, "decay", x->decay_dtype, kv, x->decay == ATTUNE_DECAY_KEY ? dim : "", "in");
-    if (x->beta) put_tensor(x, "beta", x->beta_dtype, kv, "", "in");
-    PUT("  state: %s[states, %s, %s, %s] strides [state_b, state_h, state_t, 1] inout,\n", x->state, kv, dim, dim_v);
+    put_tensor(x, "q", x->dtype, x->group > 1 ? out_heads : "q_heads", dim, "in");
+    put_tensor(x, "k", x->dtype, "k_heads", dim, "in");
+    put_tensor(x, "v", x->dtype, "kv_heads", dim_v, "in");
+    if (x->decay) put_tensor(x, "decay", x->decay_dtype, "kv_heads", x->decay == ATTUNE_DECAY_KEY ? dim : "", "in");
+    if (x->beta) put_tensor(x, "beta", x->beta_dtype, "kv_heads", "", "in");
+    PUT("  state: %s[states, kv_heads, %s, %s] strides [state_b, state_h, state_t, 1] inout,\n", x->state, dim, dim_v);
     put_tensor(x, "y", x->dtype, out_heads, dim_v, lin_has_finish(x) ? "inout" : "out");
     if (x->gate) put_tensor(x, "gate", x->dtype, out_heads, dim_v, "in");
     if (x->out_norm > 0) PUT("  norm: %s[%s] in,\n", x->dtype, dim_v);
     PUT("  parts: i32[batch, 3] in, batch: idx, batches: idx, tokens: idx, states: idx,\n");
+    PUT("  q_heads: idx, k_heads: idx, kv_heads: idx, dim: idx, dim_v: idx,\n");
     PUT("  q_b: idx, q_h: idx, q_t: idx, k_b: idx, k_h: idx, k_t: idx, v_b: idx, v_h: idx, v_t: idx,\n");
     if (x->decay) PUT("  decay_b: idx, decay_h: idx, decay_t: idx,\n");
     if (x->beta) PUT("  beta_b: idx, beta_h: idx, beta_t: idx,\n");
     PUT("  state_b: idx, state_h: idx, state_t: idx, y_b: idx, y_h: idx, y_t: idx,\n");
     if (x->gate) PUT("  gate_b: idx, gate_h: idx, gate_t: idx,\n");
-    PUT("  scale: f32) {\n");
+    PUT("  scale: f32, qk_eps: f32) {\n");
+    PUT("assume batches >= 1\nassume tokens >= 1\nassume states >= 1\n");
+    PUT("assume q_heads >= 1\nassume k_heads >= 1\nassume kv_heads >= 1\n");
+    if (x->is_any) PUT("assume dim >= 1\nassume dim <= %d\nassume dim_v >= 1\n", LIN_ANY_DIM);
 }
 
 /* ---- Rows of Q and K, in scratch as f32 ---- */
@@ -151,7 +154,7 @@ static const char *copied_row(const writer *x, const char *row) {
 static void put_copy(writer *x, bool is_back) {
     const bool is_f32 = lin_is_f32(x->state);
     lin_open_columns(x);
-    PUT("for row%d in 0..%lld {\n", is_back, x->dim);
+    PUT(x->is_any ? "for row%d in 0..dim {\n" : "for row%d in 0..%lld {\n", is_back, x->dim);
     for (int v = 0; v < x->vectors; v++) {
         char state[96], copy[96];
         snprintf(state, sizeof state, "state[slot, head, row%d, %s]:x%d%s", is_back, lin_column(x, v), x->lanes,
@@ -185,7 +188,10 @@ static void put_rows(writer *x, row_body *body) {
     const int n = x->names++;
     char row[32];
     if (x->dim > 1) {
-        PUT("for i_%d in 0..%lld by 2 {\n", n, x->dim / 2 * 2);
+        if (x->is_any)
+            PUT("for pair%d in 0..dim / 2 {\nlet i_%d = pair%d * 2\n", n, n, n);
+        else
+            PUT("for i_%d in 0..%lld by 2 {\n", n, x->dim / 2 * 2);
         for (int half = 0; half < 2; half++) {
             snprintf(row, sizeof row, half ? "i_%d + 1" : "i_%d", n);
             body(x, row, half);
@@ -341,11 +347,11 @@ static void put_memory(const writer *x) {
 }
 
 static void put_heads(const writer *x) {
-    PUT("let k_head = head / %lld\n", x->kv / x->k_heads);
-    if (x->heads > x->kv)
+    PUT("let k_head in 0..k_heads = head / max(kv_heads / k_heads, 1)\n");
+    if (x->group > 1)
         PUT("let q_head = head * %lld\nlet out_head = head * %lld\n", x->group, x->group);
     else
-        PUT("let q_head = head / %lld\nlet out_head = head\n", x->kv / x->heads);
+        PUT("let q_head in 0..q_heads = head / max(kv_heads / q_heads, 1)\nlet out_head = head\n");
 }
 
 int lin_build(void *user, const attune_build_request *request, attune_ir_writer *w) {
@@ -355,12 +361,11 @@ int lin_build(void *user, const attune_build_request *request, attune_ir_writer 
         PUT("%s is no problem of linear attention", request->problem);
         return 1;
     }
-    x->out_heads = x->heads > x->kv ? x->heads : x->kv;
     choose_sizes(x, request);
     const long long width = x->blocks * x->vectors * x->lanes, parts = (x->dim_v + width - 1) / width;
     put_parameters(x);
-    PUT("assume batches >= 1\nassume tokens >= 1\nassume states >= 1\n");
-    PUT("parallel for number in 0..batch, head in 0..%lld, part in 0..%lld {\n", x->kv, parts);
+    PUT("parallel for number in 0..batch, head in 0..kv_heads, part in 0..");
+    PUT(x->is_any ? "dim_v / %lld {\n" : "%lld {\n", x->is_any ? width : parts);
     PUT("let first in 0..tokens + 1 = cast.idx(parts[number, 0])\nlet end in 0..tokens + 1 = cast.idx(parts[number, 1])"
         "\nlet slot in 0..states = cast.idx(parts[number, 2])\nif first < end {\n");
     PUT("let b in 0..batches = min(number, batches - 1)\n");

@@ -31,7 +31,7 @@ static void put_root(const writer *x) {
 
 void lin_put_finish(const writer *x) {
     const char *const cast = lin_cast(x->dtype);
-    PUT("parallel for number.2 in 0..batch, head.2 in 0..%lld {\n", x->out_heads);
+    PUT("parallel for number.2 in 0..batch, head.2 in 0..kv_heads * %lld {\n", x->group);
     PUT("let first.2 in 0..tokens + 1 = cast.idx(parts[number.2, 0])\n"
         "let end.2 in 0..tokens + 1 = cast.idx(parts[number.2, 1])\nif first.2 < end.2 {\n");
     PUT("let b.2 in 0..batches = min(number.2, batches - 1)\nfor t.2 in first.2..end.2 {\n");

@@ -39,7 +39,11 @@ const char *lin_live(const writer *x, int v) {
 
 /* Dimension `column` of a row of Q or K: begins a loop over its vectors, and defines a mask unless all are whole. */
 static void open_row(const writer *x, const char *column, const char *mask, int n) {
-    PUT("for %s%d in 0..%lld by %d {\n", column, n, x->dim, x->lanes);
+    if (x->is_any)
+        PUT("for vector_%s%d in 0..dim / %d {\nlet %s%d = vector_%s%d * %d\n", column, n, x->lanes, column, n, column,
+            n, x->lanes);
+    else
+        PUT("for %s%d in 0..%lld by %d {\n", column, n, x->dim, x->lanes);
     if (x->dim % x->lanes)
         PUT("let %s%d = ramp.x%d(%s%d, 1) < splat.x%d(%lld)\n", mask, n, x->lanes, column, n, x->lanes, x->dim);
 }
@@ -55,26 +59,20 @@ static const char *row_mask(const writer *x, const char *mask, int n) {
 void lin_put_row(writer *x, const char *row, const char *to, const char *factor, const char *decay, const char *ahead) {
     const int n = x->names++, lanes = x->lanes;
     const char *const scaled = factor ? factor : "1.0";
-    if (x->norm > 0) {
-        PUT("alloc squares%d: f32x%d[] reg\nsquares%d[] = splat.x%d(0.0)\n", n, lanes, n, lanes);
-        open_row(x, "n", "m", n);
-        PUT("let e%d = %s(%s, n%d]:x%d%s)\n", n, lin_cast(x->dtype), row, n, lanes, row_mask(x, "m", n));
-        PUT("squares%d[] = (e%d * e%d) + squares%d[]\n}\n", n, n, n, n);
-        char from[32], sum[32];
-        snprintf(from, sizeof from, "squares%d[]", n);
-        snprintf(sum, sizeof sum, "sum%d", n);
-        lin_put_lane_sum(x, from, sum);
-        PUT("let norm%d = %s / sqrt(%s + %.9g)\n", n, scaled, sum, x->norm);
-    }
+    char from[32], sum[32];
+    PUT("alloc factor%d: f32[] reg\nfactor%d[] = %s\nif qk_eps > 0.0 {\n", n, n, scaled);
+    PUT("alloc squares%d: f32x%d[] reg\nsquares%d[] = splat.x%d(0.0)\n", n, lanes, n, lanes);
+    open_row(x, "n", "m", n);
+    PUT("let e%d = %s(%s, n%d]:x%d%s)\n", n, lin_cast(x->dtype), row, n, lanes, row_mask(x, "m", n));
+    PUT("squares%d[] = (e%d * e%d) + squares%d[]\n}\n", n, n, n, n);
+    snprintf(from, sizeof from, "squares%d[]", n);
+    snprintf(sum, sizeof sum, "sum%d", n);
+    lin_put_lane_sum(x, from, sum);
+    PUT("factor%d[] = %s / sqrt(%s + qk_eps)\n}\n", n, scaled, sum);
     open_row(x, "d", "l", n);
     if (ahead) PUT("prefetch %s, d%d]\n", ahead, n);
     PUT("let f_%d = %s(%s, d%d]:x%d%s)\n", n, lin_cast(x->dtype), row, n, lanes, row_mask(x, "l", n));
-    if (x->norm > 0)
-        PUT("let g%d = f_%d * splat.x%d(norm%d)\n", n, n, lanes, n);
-    else if (factor)
-        PUT("let g%d = f_%d * splat.x%d(%s)\n", n, n, lanes, factor);
-    else
-        PUT("let g%d = f_%d\n", n, n);
+    PUT("let g%d = f_%d * splat.x%d(factor%d[])\n", n, n, lanes, n);
     if (decay) {
         PUT("let h%d = exp2(%s(%s, d%d]:x%d%s) * splat.x%d(0x1.715476p+0))\n", n, lin_cast(x->decay_dtype), decay, n,
             lanes, row_mask(x, "l", n), lanes);

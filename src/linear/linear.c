@@ -5,6 +5,7 @@
 #include "linear/places.h"
 #include "problem/problem_fields.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct attune_linear {
@@ -22,7 +23,7 @@ const at_described_op lin_described = {AT_DESCRIBED_OP(linear, LINEAR, &lin_tabl
                                                    .build = lin_build,
                                                    .choices = lin_choices,
                                                    .num_choices = LIN_NUM_CHOICES,
-                                                   .version = 2},
+                                                   .version = 3},
                                        .run = run};
 
 /* ---- Steps ---- */
@@ -34,8 +35,10 @@ typedef struct call {
     lin_parts parts;
     lin_places places[LIN_NORM]; /* of each tensor that it has */
     void *buffers[LIN_NUM_TENSORS + 1];
-    int64_t scalars[4 + 3 * LIN_NUM_TENSORS + 1];
+    int64_t scalars[LIN_NUM_SIZES + 3 * LIN_NUM_TENSORS + 2];
     size_t num_buffers, num_scalars;
+    bool is_general; /* the kernel is one of `generalise` */
+    float *widened[2];
 } call;
 
 static attune_mutable_view written(const attune_view *view) {
@@ -88,6 +91,51 @@ static attune_status add_tensor(call *c, lin_tensor t, at_error *err) {
     return ATTUNE_OK;
 }
 
+/* ---- Decay and beta of a general kernel ---- */
+
+/* A contiguous copy in f32 of a tensor of bf16, in *copy; *strides become its own. */
+static attune_status widen(const lin_places *p, int64_t strides[3], float **copy, at_error *err) {
+    const int64_t *const dims = p->dims; /* batches, heads, tokens, columns */
+    const size_t bytes = (size_t)(dims[0] * dims[1] * dims[2] * dims[3]) * sizeof **copy;
+    float *to = *copy = malloc(bytes);
+    if (!to) return at_fail_memory(err, bytes);
+    for (int64_t b = 0; b < dims[0]; b++)
+        for (int64_t h = 0; h < dims[1]; h++)
+            for (int64_t t = 0; t < dims[2]; t++)
+                for (int64_t i = 0; i < dims[3]; i++) {
+                    const uint16_t *const from = p->data;
+                    const uint32_t bits = (uint32_t)from[b * strides[0] + h * strides[1] + t * strides[2] + i] << 16;
+                    memcpy(to++, &bits, sizeof bits);
+                }
+    strides[2] = dims[3], strides[1] = dims[2] * dims[3], strides[0] = dims[1] * strides[1];
+    return ATTUNE_OK;
+}
+
+static attune_status add_general(call *c, lin_tensor t, at_error *err) {
+    static const float no_decay = 0, no_beta = 1; /* for every token and head: all strides are 0 */
+    const attune_dtype dtype = t == LIN_DECAY ? c->d->decay_dtype : c->d->beta_dtype;
+    if (!lin_has(c->d, t)) {
+        c->buffers[c->num_buffers++] = (void *)(uintptr_t)(t == LIN_DECAY ? &no_decay : &no_beta);
+        for (int i = 0; i < 3; i++) c->scalars[c->num_scalars++] = 0;
+        return ATTUNE_OK;
+    }
+    if (add_tensor(c, t, err) || dtype == ATTUNE_F32) return err->status;
+    float **const copy = &c->widened[t - LIN_DECAY];
+    const attune_status status = widen(&c->places[t], &c->scalars[c->num_scalars - 3], copy, err);
+    c->buffers[c->num_buffers - 1] = *copy;
+    return status;
+}
+
+static bool takes(const call *c, lin_tensor t) {
+    const bool has_beta = c->d->rule >= ATTUNE_DELTA;
+    return lin_has(c->d, t) || (c->is_general && (t == LIN_DECAY || (t == LIN_BETA && has_beta)));
+}
+
+static attune_status add(call *c, lin_tensor t, at_error *err) {
+    if (!takes(c, t)) return ATTUNE_OK;
+    return c->is_general && (t == LIN_DECAY || t == LIN_BETA) ? add_general(c, t, err) : add_tensor(c, t, err);
+}
+
 /* Columns of out and of states are written while other columns still read the inputs. */
 static attune_status check_overlaps(const call *c, at_error *err) {
     for (int t = 0; t < LIN_NORM; t++) {
@@ -99,27 +147,36 @@ static attune_status check_overlaps(const call *c, at_error *err) {
     return ATTUNE_OK;
 }
 
-static attune_status describe(call *c, float scale, at_error *err) {
+static void add_number(call *c, float number) {
+    int32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    c->scalars[c->num_scalars++] = bits;
+}
+
+static attune_status describe(call *c, at_error *err) {
     const attune_linear_step *s = c->step;
-    c->scalars[0] = s->batch;
-    c->scalars[1] = s->cu_seqlens ? 1 : s->batch;
-    c->scalars[2] = c->parts.tokens;
-    c->scalars[3] = c->parts.states;
-    c->num_scalars = 4;
+    const attune_linear_desc *d = c->d;
+    const int64_t sizes[LIN_NUM_SIZES] = {s->batch,        s->cu_seqlens ? 1 : s->batch,
+                                          c->parts.tokens, c->parts.states,
+                                          d->num_heads,    d->num_k_heads,
+                                          d->num_kv_heads, d->head_dim,
+                                          d->head_dim_v};
+    memcpy(c->scalars, sizes, sizeof sizes);
+    c->num_scalars = LIN_NUM_SIZES, c->num_buffers = 0;
     for (int t = 0; t < LIN_NORM; t++)
-        if (lin_has(c->d, (lin_tensor)t) && add_tensor(c, (lin_tensor)t, err)) return err->status;
+        if (add(c, (lin_tensor)t, err)) return err->status;
     if (check_overlaps(c, err)) return err->status;
     if (lin_has(c->d, LIN_NORM)) {
         if (!s->norm_weights) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "norm_weights is NULL");
         c->buffers[c->num_buffers++] = (void *)(uintptr_t)s->norm_weights;
     }
     c->buffers[c->num_buffers++] = c->parts.of;
-    int32_t bits;
-    memcpy(&bits, &scale, sizeof bits);
-    c->scalars[c->num_scalars++] = bits;
+    add_number(c, (float)d->scale);
+    add_number(c, (float)d->qk_norm_eps);
     return ATTUNE_OK;
 }
 
+/* A general kernel takes other tensors, so the step is described again for it. */
 static attune_status run_step(attune_linear *l, const attune_linear_step *s, bool is_interpreted, at_error *err) {
     const lin_sequences sequences = {.batch = s->batch,
                                      .seq = s->seq,
@@ -127,15 +184,19 @@ static attune_status run_step(attune_linear *l, const attune_linear_step *s, boo
                                      .num_states = s->num_states,
                                      .state_ids = s->state_ids};
     const attune_linear_desc *const d = &l->desc;
+    attune_kernel *kernel;
     call c = {.d = d, .step = s};
-    if (!lin_find_parts(&sequences, &c.parts, err) && c.parts.all && !describe(&c, (float)d->scale, err)) {
+    if (!lin_find_parts(&sequences, &c.parts, err) && c.parts.all && !describe(&c, err)) {
         const uint32_t form = c.parts.longest < LIN_CHUNK ? LIN_FEW : d->reproducible ? LIN_TOKENS : LIN_CHUNKS;
         const double flops = 6 * (double)d->head_dim * (double)d->head_dim_v * (double)d->num_kv_heads;
-        const at_described_call called = {c.buffers, c.num_buffers, c.scalars, flops * (double)c.parts.all};
         const at_described_step how = {s->runner, s->max_threads, s->cancel, is_interpreted};
-        at_described_execute(&l->described, form, &called, &how, err);
+        if (!at_described_kernel(&l->described, form, &kernel, err) && (c.is_general = kernel->is_general))
+            describe(&c, err);
+        const at_described_call called = {c.buffers, c.num_buffers, c.scalars, flops * (double)c.parts.all};
+        if (!err->status) at_described_execute(&l->described, form, &called, &how, err);
     }
     lin_free_parts(&c.parts);
+    for (int i = 0; i < 2; i++) free(c.widened[i]);
     return err->status;
 }
 

@@ -11,10 +11,11 @@
 
 typedef struct writer {
     attune_ir_writer *w;
-    long long heads, kv, k_heads, dim, dim_v, out_heads;
+    long long least_heads, dim, dim_v; /* of V; numbers of heads are arguments */
     const char *dtype, *decay_dtype, *beta_dtype, *state;
     int rule, decay, beta, form, gate;
-    double norm, out_norm;
+    bool is_any; /* head dims are arguments; dim is the most */
+    double out_norm;
     int lanes, vectors, blocks, place, has_fma, has_many_registers;
     long long group; /* heads of q for each state, at least 1 */
     int at_once;     /* of them, in the pass that updates the state */
@@ -31,7 +32,7 @@ static inline const char *lin_cast(const char *dtype) { return lin_is_f32(dtype)
 static inline bool lin_has_finish(const writer *x) { return x->out_norm > 0 || x->gate; }
 
 static inline bool lin_has_whole_vectors(const writer *x) {
-    return x->dim_v % (x->blocks * x->vectors * x->lanes) == 0;
+    return x->is_any || x->dim_v % (x->blocks * x->vectors * x->lanes) == 0;
 }
 
 /* Defines the columns of the task, vector by vector. Of chunks a task has several blocks of columns, and this begins a

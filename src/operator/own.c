@@ -32,7 +32,7 @@ static size_t key(at_operation o, uint8_t bytes[AT_OPERATION_KEY_BYTES]) {
 }
 
 static size_t print(at_operation o, char *text, size_t capacity) {
-    if (own_of(o)->is_described) return (size_t)snprintf(text, capacity, "%s", problem_of(o));
+    if (own_of(o)->find_general) return (size_t)snprintf(text, capacity, "%s", problem_of(o));
     return (size_t)snprintf(text, capacity, "%s.%u %s", own_of(o)->name, own_of(o)->version, problem_of(o));
 }
 

@@ -15,11 +15,15 @@ struct attune_ir_writer {
     at_string text;
 };
 
+/* Writes the text of a more general problem, whose kernel computes `problem`, too. false: there is none. */
+typedef bool at_general_fn(const char *problem, char general[AT_OWN_PROBLEM_CHARS + 1]);
+
 typedef struct at_own {
     at_operator row; /* first member: an at_operation's operator points to the at_own */
     char name[AT_OWN_NAME_CHARS + 1];
     uint32_t version;
-    bool is_described; /* one of attune's own, whose problems are texts that begin with op= */
+    at_general_fn *find_general; /* of attune's own described operators, whose problems are texts that begin with op=;
+                                  * NULL: an operator of the user */
     attune_build_fn *build;
     void *user;
     attune_choice choices[AT_OWN_CHOICES]; /* with its own copies of names and values, in one block */
@@ -40,7 +44,7 @@ const at_own *at_own_of(const at_operator *row);
 /* Whether the row is of attention or of a described operator: their problems mean the same in every program. */
 static inline bool at_is_of_attune(const at_operator *row) {
     const at_own *const own = at_own_of(row);
-    return own ? own->is_described : row == &at_attention;
+    return own ? own->find_general != NULL : row == &at_attention;
 }
 
 /* One line, not too long. */

@@ -37,16 +37,20 @@ static void assert_kernel(const char *text, size_t number, size_t count, const c
 static void kernels_of_texts(void **state) {
     (void)state;
     static const char linear[] = "op=linear,num_heads=2,head_dim=8,rule=delta,has_beta=1,scale=0.5,dtype=bf16";
-#define REST                                                                                                           \
-    "num_kv_heads=2,num_k_heads=2,head_dim=8,head_dim_v=8,dtype=bf16,decay_dtype=f32,beta_dtype=f32,state_dtype=f32,"  \
-    "rule=delta,has_beta=1"
-    assert_kernel(linear, 0, 2, "op=linear,num_heads=2," REST ",kernel=few");
-    assert_kernel(linear, 1, 2, "op=linear,num_heads=2," REST ",kernel=chunks");
+#define REST "head_dim=8,head_dim_v=8,dtype=bf16,decay_dtype=f32,beta_dtype=f32,state_dtype=f32,rule=delta,has_beta=1"
+#define MANY "op=linear,num_heads=16,num_kv_heads=16,num_k_heads=16,"
+    assert_kernel(linear, 0, 2, MANY REST ",kernel=few");
+    assert_kernel(linear, 1, 2, "op=linear,num_heads=2,num_kv_heads=2,num_k_heads=2," REST ",kernel=chunks");
     assert_kernel("op=linear,num_heads=2,head_dim=8,beta_dtype=bf16,decay_dtype=f16,qk_norm_eps=-0.0,dtype=bf16", 0, 2,
-                  "op=linear,num_heads=2,num_kv_heads=2,num_k_heads=2,head_dim=8,head_dim_v=8,dtype=bf16,"
-                  "decay_dtype=f32,beta_dtype=f32,state_dtype=f32,kernel=few");
+                  MANY "head_dim=8,head_dim_v=8,dtype=bf16,decay_dtype=f32,beta_dtype=f32,state_dtype=f32,kernel=few");
+    assert_kernel("op=linear,num_heads=96,num_kv_heads=24,num_k_heads=6,rule=delta,has_beta=1,qk_norm_eps=1e-6,"
+                  "head_dim=8,dtype=bf16",
+                  1, 2, "op=linear,num_heads=64,num_kv_heads=16,num_k_heads=16," REST ",kernel=chunks");
+    assert_kernel("op=linear,num_heads=2,rule=delta,has_beta=1,head_dim=64,dtype=bf16,kernel=any", 0, 1,
+                  MANY "head_dim=256,head_dim_v=256,dtype=bf16,decay_dtype=f32,beta_dtype=f32,state_dtype=f32,"
+                       "rule=delta,has_beta=1,kernel=any");
     assert_kernel("op=linear , has_beta = 1, rule=delta,reproducible=1,num_heads=2,head_dim=8,dtype=bf16", 1, 2,
-                  "op=linear,num_heads=2," REST ",kernel=tokens");
+                  MANY REST ",kernel=tokens");
     assert_kernel("op=conv,channels=77,taps=4,has_silu=1", 3, 4,
                   "op=conv,channels=1,taps=4,dilation=1,dtype=f32,has_silu=1,kernel=tokens");
     assert_kernel("op=index,num_heads=4,head_dim=32,num_ids=16,dtype=f8", 0, 1,
@@ -82,7 +86,7 @@ static void mistakes(void **state) {
         const char *message;
     } wrong[] = {
         {"op=linear,num_heads=2,head_dim=8,kernel=many", ATTUNE_INVALID_PROBLEM,
-         "kernel is 'many'; it must be few, tokens or chunks"},
+         "kernel is 'many'; it must be few, tokens, chunks, any or any_tokens"},
         {"op=linear,num_heads=2,head_dim=8,heads=3", ATTUNE_INVALID_PROBLEM, "op=linear has no field 'heads'"},
         {"op=linear,num_heads=2,num_heads=2", ATTUNE_INVALID_PROBLEM, "'num_heads' is given twice"},
         {"op=linear,num_heads=two", ATTUNE_INVALID_PROBLEM, "num_heads is 'two', which is not an integer"},
