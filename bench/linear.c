@@ -4,11 +4,13 @@
  *       --heads=N  --dim=N            default 16 and 128: a state of 1 MiB in f32
  *       --states=N                    that calls of one token go through in turn; default 1
  *       --reproducible  --key-decay  --bf16
+ *       --tier0                       beside the kernel of tier 0
  *       --seconds=N                   for each row; default 2
  *
  * Of one token a line has the time of a call, that of a loop that reads and writes the same states, and the second as a
  * share of the first. Of more tokens it has operations: 6 for each number of a state and token, as the recurrence has
  * them, and those of chunks too (docs/linear-attention.md), each as a share of the peak of multiply-adds.
+ * With --tier0 a line has the times of the compiled kernel and of tier 0's, and the first as a share of the second.
  * Calls and probes take turns; all are medians, in processor time. */
 #define _GNU_SOURCE
 #include <argp.h>
@@ -29,7 +31,7 @@ enum { CHUNK = 8, MOST_ROWS = 16, MOST_SAMPLES = 100000 };
 typedef struct options {
     int heads, dim, states, num_rows;
     int64_t rows[MOST_ROWS];
-    bool is_reproducible, by_key, is_bf16;
+    bool is_reproducible, by_key, is_bf16, is_tier0;
     double seconds;
 } options;
 
@@ -170,23 +172,47 @@ static void print_row(const options *o, int64_t tokens, samples *s, size_t state
            (recurrence + pairs) / call * 1e-9, (recurrence + pairs) / call * 1e-7 / probe, probe);
 }
 
-static void run_row(const options *o, int64_t tokens, attune_linear *linear, peak_probe *peak) {
+/* Both kernels in turns. They go through different states, so that neither finds those of the other in a cache. */
+static void compare(const options *o, int64_t tokens, attune_linear *compiled, attune_linear *tier0,
+                    attune_linear_step *step, const tensors *t) {
+    samples s = {checked(malloc(MOST_SAMPLES * sizeof(double))), checked(malloc(MOST_SAMPLES * sizeof(double))), 0};
+    const double end = seconds_of(CLOCK_MONOTONIC) + o->seconds;
+    check(attune_linear_run(tier0, step));
+    for (; (seconds_of(CLOCK_MONOTONIC) < end || s.count < 3) && s.count < MOST_SAMPLES; s.count++) {
+        const int state = s.count % o->states, other = (s.count + o->states / 2) % o->states;
+        step->state.data = t->state + (size_t)state * t->state_bytes / 4;
+        s.calls[s.count] = time_call(compiled, step);
+        step->state.data = t->state + (size_t)other * t->state_bytes / 4;
+        s.probes[s.count] = time_call(tier0, step);
+    }
+    const double own = median(s.calls, s.count), general = median(s.probes, s.count);
+    printf("%7lld %10.1f us   tier 0 %10.1f us: %.0f %%\n", (long long)tokens, own * 1e6, general * 1e6,
+           own / general * 100);
+    free(s.calls);
+    free(s.probes);
+}
+
+static void run_row(const options *o, int64_t tokens, attune_linear *linear, attune_linear *tier0, peak_probe *peak) {
     tensors t = make_tensors(o, tokens);
     attune_linear_step step = ATTUNE_LINEAR_STEP_INIT;
     step.batch = 1, step.seq = tokens, step.max_threads = 1;
     step.q.data = t.q, step.k.data = t.k, step.v.data = t.v, step.decay.data = t.decay, step.beta.data = t.beta;
     step.out.data = t.out, step.state.data = t.state;
     check(attune_linear_run(linear, &step));
-    samples s = sample(o, tokens, linear, &step, &t, peak);
-    print_row(o, tokens, &s, t.state_bytes);
-    free(s.calls);
-    free(s.probes);
+    if (tier0) {
+        compare(o, tokens, linear, tier0, &step, &t);
+    } else {
+        samples s = sample(o, tokens, linear, &step, &t, peak);
+        print_row(o, tokens, &s, t.state_bytes);
+        free(s.calls);
+        free(s.probes);
+    }
     free_tensors(&t);
 }
 
 /* ---- Options ---- */
 
-enum { HEADS = 256, DIM, STATES, REPRODUCIBLE, KEY_DECAY, BF16, SECONDS };
+enum { HEADS = 256, DIM, STATES, REPRODUCIBLE, KEY_DECAY, BF16, TIER0, SECONDS };
 
 static error_t parse(int key, char *text, struct argp_state *state) {
     options *const o = state->input;
@@ -197,10 +223,20 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     if (key == REPRODUCIBLE) o->is_reproducible = true;
     if (key == KEY_DECAY) o->by_key = true;
     if (key == BF16) o->is_bf16 = true;
+    if (key == TIER0) o->is_tier0 = true;
     if (key == SECONDS) o->seconds = number;
     if (key == ARGP_KEY_ARG && o->num_rows < MOST_ROWS) o->rows[o->num_rows++] = (int64_t)number;
     if (text && number <= 0) argp_error(state, "%s must be a number above 0", text);
     return key == ARGP_KEY_ARG || key >= HEADS ? 0 : ARGP_ERR_UNKNOWN;
+}
+
+/* Nothing is compiled or cached, and the virtual machine runs nothing. */
+static attune_context *open_tier0(void) {
+    const attune_context_options never = {
+        .struct_size = sizeof never, .cache_dir = "", .compile_mode = ATTUNE_COMPILE_NEVER, .machine_code_only = 1};
+    attune_context *context;
+    check(attune_context_create(&never, &context));
+    return context;
 }
 
 int main(int argc, char **argv) {
@@ -210,6 +246,7 @@ int main(int argc, char **argv) {
                                                {"reproducible", REPRODUCIBLE, 0, 0, "token after token", 0},
                                                {"key-decay", KEY_DECAY, 0, 0, "a decay for each row of a state", 0},
                                                {"bf16", BF16, 0, 0, "q, k, v and out in bf16", 0},
+                                               {"tier0", TIER0, 0, 0, "beside the kernel of tier 0", 0},
                                                {"seconds", SECONDS, "N", 0, "for each row", 0},
                                                {0}};
     options o = {.heads = 16, .dim = 128, .states = 1, .seconds = 2};
@@ -225,9 +262,13 @@ int main(int argc, char **argv) {
     d.num_heads = o.heads, d.head_dim = o.dim, d.rule = ATTUNE_GATED_DELTA, d.has_beta = 1;
     d.decay = o.by_key ? ATTUNE_DECAY_KEY : ATTUNE_DECAY_HEAD, d.dtype = o.is_bf16 ? ATTUNE_BF16 : ATTUNE_F32;
     d.reproducible = o.is_reproducible;
-    attune_linear *linear;
+    attune_linear *linear, *tier0 = NULL;
     check(attune_linear_create(context, &d, &linear));
-    for (int i = 0; i < o.num_rows; i++) run_row(&o, o.rows[i], linear, peak);
+    attune_context *const without = o.is_tier0 ? open_tier0() : NULL;
+    if (without) check(attune_linear_create(without, &d, &tier0));
+    for (int i = 0; i < o.num_rows; i++) run_row(&o, o.rows[i], linear, tier0, peak);
+    attune_linear_destroy(tier0);
+    attune_context_destroy(without);
     attune_linear_destroy(linear);
     attune_context_destroy(context);
     peak_destroy(peak);
