@@ -173,7 +173,7 @@ static bool start_thread(kernel *k) {
 static void wait_for(const kernel *k) {
     enum { SLEEP_US = 100 };
     const char *const named = getenv("ATTUNE_DEADLINE_US");
-    const long most = named ? strtol(named, NULL, 10) : 3000;
+    const long most = named && *named ? strtol(named, NULL, 10) : 3000;
     for (long us = 0; us < most && atomic_load(&k->state) == KERNEL_COMPILES; us += SLEEP_US)
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_US * 1000}, NULL);
 }
