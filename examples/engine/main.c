@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 void die(const char *format, ...) {
@@ -29,9 +30,13 @@ void check(attune_status status) {
     if (status != ATTUNE_OK) die("%s", attune_last_message());
 }
 
+/* Weights and caches are on huge pages, where the system has these: every token reads them from memory. */
 void *allocate(size_t bytes) {
-    void *data = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    enum { CACHE_LINE = 64, HUGE_PAGE = 2 << 20 };
+    const size_t unit = bytes < HUGE_PAGE ? CACHE_LINE : HUGE_PAGE, size = (bytes + unit) / unit * unit;
+    void *const data = aligned_alloc(unit, size);
     if (!data) die("no memory for %zu bytes", bytes);
+    if (unit == HUGE_PAGE) madvise(data, size, MADV_HUGEPAGE);
     return memset(data, 0, bytes);
 }
 
