@@ -20,6 +20,8 @@ FUZZ_CC ?= clang-19
 CLANG_FORMAT ?= clang-format-19
 AARCH64_CC ?= aarch64-linux-gnu-gcc
 BUILD ?= build
+# One name for a folder below this one: that of the compiler's lists of headers, which ccache writes from here.
+override BUILD := $(patsubst $(CURDIR)/%,%,$(BUILD))
 PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib

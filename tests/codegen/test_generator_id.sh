@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The generator id: what changes it, and what does not. Needs LLVM_CONFIG.
+# The generator id: what changes it, what does not, and what is made anew then. Needs LLVM_CONFIG.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/support/cli.sh
@@ -40,4 +40,16 @@ report $? "another way to link LLVM changes it"
 ! grep -rlE 'at_class_|at_cpu_identity|at_cpu_description|tuning_class\.h' \
     src/{ir,problem,schedule,nest,attend,layer,operator,codegen}
 report $? "no kernel depends on the table"
+
+# Objects that include it are made anew however the folder of products is written: their lists of headers name it as
+# the compiler was told, or, by ccache, from here.
+cd "$OLDPWD" && cp -r Makefile mk include third_party "$work" && cd "$work" || exit 1
+object=build/obj/src/cache/key.o
+unset LLVM_LINK
+make_object() { env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory DEPS=no BUILD="$1" $object; }
+make_object build >"$work/stdout" 2>&1 && touch -d "1 hour ago" $object build/gen/generator_id.h
+report $? "an object is made"
+echo "/* more */" >>src/ir/ops.def
+make_object "$PWD/build" >"$work/stdout" 2>&1 && grep -q "cc src/cache/key.c" "$work/stdout"
+report $? "and made anew for another id, with the whole path of the folder"
 echo "1..$number"
