@@ -45,8 +45,19 @@ static attune_status add(attune_context *context, const attune_operator_options 
     return err->status;
 }
 
+/* The names of attune's own operators, and the words by which texts name them. */
+static bool is_reserved(const char *name) {
+    static const char *const names[] = {"linear_attention", "linear", "causal_conv", "conv", "index", "blocks", "mla"};
+    for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i])) return true;
+    return false;
+}
+
 attune_status at_operator_add(attune_context *context, const attune_operator_options *options, attune_operator **out,
                               at_error *err) {
+    if (is_reserved(options->name))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the name %s is reserved for attune's own operator",
+                       options->name);
     return add(context, options, NULL, out, err);
 }
 

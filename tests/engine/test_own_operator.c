@@ -522,6 +522,16 @@ static void bad_options_get_a_sentence(void **state) {
     refuse(context, o, "the name attention is in use");
     o.name = "ir";
     refuse(context, o, "the name ir is in use");
+    static const char *const own[] = {"linear_attention", "linear", "causal_conv", "conv", "index", "blocks", "mla"};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        o.name = own[i];
+        refuse(context, o, "is reserved for attune's own operator");
+    }
+    attune_index_desc desc = ATTUNE_INDEX_DESC_INIT; /* whose name was not taken */
+    attune_index *index;
+    desc.num_heads = 1, desc.head_dim = 8, desc.num_ids = 1;
+    assert_ok(attune_index_create(context, &desc, &index));
+    attune_index_destroy(index);
     o.name = "2x";
     refuse(context, o, "is named '2x'");
     o.name = NULL;

@@ -59,7 +59,8 @@ typedef int attune_build_fn(void *user, const attune_build_request *request, att
 
 typedef struct attune_operator_options {
     size_t struct_size;
-    const char *name;             /* letters, digits and '_', no digit first; 47 at most. Not "attention" or "ir" */
+    const char *name;             /* letters, digits and '_', no digit first; 47 at most. Not one of attune's own:
+                                   * attention, ir, linear, linear_attention, conv, causal_conv, index, blocks, mla */
     attune_build_fn *build;
     void *user;                   /* is passed to build */
     const attune_choice *choices; /* 12 at most */
