@@ -21,7 +21,7 @@ _attune_options() {
 # The values that a field of a problem may have, as far as they are words.
 _attune_values() {
     case $1 in
-        op) echo attention weights rotary merge mha ;;
+        op) echo attention weights rotary merge mha linear conv index blocks mla ;;
         cross | is_causal | lse | alibi_slopes | sinks | kv_lens | causal_offsets | ragged | kv_id_lens | general | kv_projected | v_in_k | no_out_projection | low_rank_heads | low_rank_shared | short_masks | rotary_interleaved | position_ids | qk_hadamard | weights_average | row_ids | reproducible) echo 0 1 ;;
         seq_q | seq_kv | num_ids | seq_new | num_rows) echo dynamic ;;
         dtype | bias_dtype) echo f32 f16 bf16 f64 ;;

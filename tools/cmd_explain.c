@@ -14,7 +14,7 @@ typedef struct explain_options {
     const char *problem, *schedule;
     uint32_t threads;
     call_sizes sizes;
-    bool json, is_dry;
+    bool json, is_dry, has_options; /* has_options: some that need a problem of attention */
 } explain_options;
 
 static const struct argp_option options[] = {
@@ -31,6 +31,8 @@ static const struct argp_option options[] = {
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
     explain_options *const o = state->input;
+    o->has_options |= key == TOOL_KEY_SCHEDULE || key == TOOL_KEY_THREADS || key == TOOL_KEY_SIZES ||
+                      key == TOOL_KEY_DRY_RUN || key == TOOL_KEY_TARGET;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case TOOL_KEY_SCHEDULE: o->schedule = argument; return 0;
@@ -44,6 +46,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_ARG: tool_take_one(state, "problem", argument, &o->problem); return 0;
     case ARGP_KEY_END:
         if (!o->problem) argp_error(state, "a PROBLEM is needed");
+        if (o->has_options && problem_text_is_described(o->problem))
+            argp_error(state, "a description has no --schedule, --threads, --sizes, --dry-run or --target here: attune "
+                              "run measures a step, attune compile --emit shows the code for a target");
         tool_check_target(state, &o->common, o->is_dry && o->threads == 1, "--dry-run, and one thread");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -127,6 +132,7 @@ static bool look_at_code(attune_context *context, const attune_problem *problem,
     void *text = NULL;
     size_t bytes;
     const attune_status status = attune_emit(context, problem, e->schedule_text, ATTUNE_STAGE_ASM, &text, &bytes);
+    if (lacks_compiler(status)) snprintf(e->why_no_code, sizeof e->why_no_code, "%s", attune_last_message());
     e->lacks_code = e->lacks_code || lacks_compiler(status);
     if (e->lacks_code) return true;
     if (status != ATTUNE_OK) {
@@ -223,15 +229,16 @@ static json_t *tasks_json(const task_report *r) {
 }
 
 static int print_json(const explanation *e) {
-    json_t *const root = json_pack(
-        "{s:s, s:s, s:s, s:o, s:b, s:b, s:o, s:o, s:o}", "problem", e->text, "schedule", e->schedule_text, "chosen_by",
-        e->has_schedule          ? "caller"
-        : e->is_kept             ? "cache"
-        : e->prediction.is_tuned ? "tuning"
-                                 : "rules",
-        "reasons", reasons_json(e), "is_measured", (int)e->is_measured, "lacks_code", (int)e->lacks_code, "tiles",
-        e->has_tiles ? tile_json(&e->problem, &e->tiles) : json_null(), "model_cycles", model_json(e), "loops",
-        loops_json(e));
+    json_t *const root = json_pack("{s:s, s:s, s:s, s:o, s:b, s:b, s:s, s:o, s:o, s:o}", "problem", e->text, "schedule",
+                                   e->schedule_text, "chosen_by",
+                                   e->has_schedule          ? "caller"
+                                   : e->is_kept             ? "cache"
+                                   : e->prediction.is_tuned ? "tuning"
+                                                            : "rules",
+                                   "reasons", reasons_json(e), "is_measured", (int)e->is_measured, "lacks_code",
+                                   (int)e->lacks_code, "why_no_code", e->why_no_code, "tiles",
+                                   e->has_tiles ? tile_json(&e->problem, &e->tiles) : json_null(), "model_cycles",
+                                   model_json(e), "loops", loops_json(e));
     if (root && e->is_measured && json_object_set_new(root, "measured", measured_json(e)) != 0) {
         json_decref(root);
         return tool_print_json(NULL);
@@ -286,7 +293,7 @@ int cmd_explain(int argc, char **argv) {
         "Says why a problem has its schedule, shows its tiles and which of them are left out, where a model expects "
         "the cycles to go, what "
         "the innermost loops are made of (spills are vectors on the stack), and the measured time beside the model's "
-        "and the roofline's.",
+        "and the roofline's. Of a description (op=linear,...) it shows the kernels, and when steps use them.",
         tool_common_children,
         NULL,
         NULL};
@@ -295,6 +302,12 @@ int cmd_explain(int argc, char **argv) {
     attune_problem problem;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     attune_context *context = NULL;
+    if (problem_text_is_described(o.problem)) {
+        context = tool_open_context(&o.common, 0, NULL);
+        const int code = context ? explain_described(context, o.problem, o.json) : TOOL_FAILED;
+        attune_context_destroy(context);
+        return code;
+    }
     if (problem_from_text(o.problem, &problem) && sizes_check(&o.sizes, &problem))
         context = tool_open_context(&o.common, measured_threads(o.threads), NULL);
     const int code = context ? explain(&o, context, &problem, &e) : TOOL_FAILED;

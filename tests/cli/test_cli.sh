@@ -891,6 +891,10 @@ END
 ${CC:-cc} -shared -fPIC -Iinclude -Isrc "$work/other.c" -o "$work/other.so"
 expect "a code generator of another version" 0 'warning: .*other.so is of build an-older-one' env \
     ATTUNE_CODEGEN="$work/other.so" "$attune" compile $small --cache-dir=
+expect "explain says so, too" 0 'missing +.*other.so is of build an-older-one, this library of [0-9a-f]{32}' env \
+    ATTUNE_CODEGEN="$work/other.so" "$attune" explain $small --cache-dir=
+expect "and its JSON" 0 '"why_no_code": "the code generator .*other.so is of build an-older-one' env \
+    ATTUNE_CODEGEN="$work/other.so" "$attune" explain $small --cache-dir= --json
 # In the directory above, anybody may have put it there, as in /tmp.
 mkdir -p "$work/above/app"
 cp "$ATTUNE" "$BUILD/libattune.so.0" "$work/above/app"

@@ -67,7 +67,7 @@ completes 'attune bench num_h' num_heads=
 completes 'attune bench --samples=3 num_heads=12,is_' 12,is_causal=
 completes 'attune bench num_heads=12,dtype=b' bf16
 completes 'attune bench num_heads=12,num_' 12,num_kv_heads= 12,num_rows= 12,num_parts= 12,num_ids=
-completes 'attune run op=' attention weights rotary merge mha
+completes 'attune run op=' attention weights rotary merge mha linear conv index blocks mla
 completes 'attune run kv_dtype=' f32 f16 bf16 f64 i8 f8 i4
 completes 'attune compile x=1 --schedule=strategy=d_lanes,lan' d_lanes,lanes=
 completes 'attune compile x=1 --schedule=st' strategy=

@@ -220,6 +220,36 @@ expect "schedule and model without a compiler" 0 '^model +[0-9].* cycles' withou
 expect "what is missing" 0 '^missing +work, tasks, loops and times' without_compiler num_heads=4,seq_q=301,head_dim=64 \
     --threads=2
 expect "as JSON" 0 '"lacks_code": true' without_compiler num_heads=4,seq_q=301,head_dim=64 --json
+# ---- Descriptions ----
+
+expect "the kernels of a description" 0 'few +.*KiB +1 .* fewer than 8 tokens' "$attune" explain \
+    op=linear,num_heads=2,head_dim=16
+expect "one of them" 0 'tokens +.*at least 8 tokens' "$attune" explain op=conv,channels=8,taps=4,kernel=tokens
+expect "an operator with one" 0 '\(the only one\) .*all steps' "$attune" explain \
+    op=index,num_heads=2,head_dim=16,num_ids=4
+expect "kernels of blocks" 0 '32768 .*up to 32768' "$attune" explain \
+    op=blocks,num_heads=2,head_dim=16,block_size=16,stride=4
+expect "kernels of MLA" 0 'absorb_1 .*absorbed form' "$attune" explain --cache-dir= \
+    op=mla,embed_dim=16,num_heads=1,kv_lora_rank=16,qk_nope_head_dim=8,qk_rope_head_dim=4,form=absorbed
+expect "as JSON" 0 '"kernel": "op=conv,channels=1,taps=4,dilation=1,dtype=f32,kernel=apart"' "$attune" explain --json \
+    op=conv,channels=8,taps=4
+expect "without a compiler" 0 'few +the virtual machine' env ATTUNE_COMPILE=never "$attune" explain --cache-dir= \
+    op=linear,num_heads=2,head_dim=24
+expect "a description that is wrong" 1 'taps is 65' "$attune" explain op=conv,channels=8,taps=65
+expect "sizes" 2 'a description has no --schedule, .* attune run measures a step' "$attune" explain \
+    op=conv,channels=8,taps=4 --sizes seq_q=3
+for command in bench "cache why"; do
+    # shellcheck disable=SC2086
+    expect "$command names others" 1 'for attention; of other operators attune run computes and measures a step' \
+        "$attune" $command op=conv,channels=8,taps=4
+done
+for command in tune sweep; do
+    expect "$command says so" 1 'only attention is possible here; attune run measures a step of other operators' \
+        "$attune" $command op=conv,channels=8,taps=4
+done
+expect "an operator that there is not" 1 "op is 'lin'; it must be attention, .*, mha, linear, conv, index, .* or mla" \
+    "$attune" explain op=lin,num_heads=2
+
 refuse "a schedule that is not legal" 'lanes must be' "$attune" explain --schedule=lanes=3 $small
 refuse "a bad problem" 'head_dim' "$attune" explain num_heads=2,seq_q=4,head_dim=-1
 refuse "keys whose number is open" 'seq_kv is not set' "$attune" explain num_heads=2,seq_q=1,seq_kv=dynamic,head_dim=16

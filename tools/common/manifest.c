@@ -85,7 +85,8 @@ static bool add_described(manifest *list, const manifest_entry *like, const char
     const char *why = NULL;
     if (attune_description_kernel(text, 0, NULL, 0, count)) why = attune_last_message();
     if (!why && *count && list->only_attention && file) return list->left_out++, true;
-    if (!why && *count && list->only_attention) why = "only attention is possible here";
+    if (!why && *count && list->only_attention)
+        why = "only attention is possible here; attune run measures a step of other operators";
     if (!why && *count && schedule) why = "a description has no schedule";
     if (why) return refuse(text, file, like->line, why), false;
     for (size_t i = 0; i < *count; i++)

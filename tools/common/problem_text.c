@@ -12,9 +12,28 @@
 
 bool problem_from_text(const char *text, attune_problem *problem) {
     *problem = (attune_problem)ATTUNE_PROBLEM_INIT;
-    if (attune_problem_parse(problem, text) == ATTUNE_OK && attune_problem_check(problem) == ATTUNE_OK) return true;
-    tool_library_error(NULL);
+    if (problem_text_is_described(text))
+        tool_error("this command is for attention; of other operators attune run computes and measures a step, attune "
+                   "explain shows the kernels, attune compile one of them, and attune cache ls those that are cached");
+    else if (attune_problem_parse(problem, text) == ATTUNE_OK && attune_problem_check(problem) == ATTUNE_OK)
+        return true;
+    else
+        problem_refuse();
     return false;
+}
+
+bool problem_text_is_described(const char *text) {
+    size_t count = 0;
+    return attune_description_kernel(text, 0, NULL, 0, &count) || count;
+}
+
+void problem_refuse(void) {
+    const char *const message = attune_last_message();
+    const char *const last = strncmp(message, "op is '", 7) ? NULL : strstr(message, " or ");
+    if (last)
+        tool_error("%.*s, %s, linear, conv, index, blocks or mla", (int)(last - message), message, last + 4);
+    else
+        tool_error("%s", message);
 }
 
 bool problem_text_has(const char *text, const char *pair) {

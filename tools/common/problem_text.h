@@ -8,6 +8,12 @@
 /* Reads and checks a problem given on the command line. An error message is printed on failure. */
 bool problem_from_text(const char *text, attune_problem *problem);
 
+/* Whether it is a description of another operator than attention: op=linear,... */
+bool problem_text_is_described(const char *text);
+
+/* Reports why the library could not read a problem. */
+void problem_refuse(void);
+
 /* Whether a problem's text has this pair, "layout=bshd": blanks do not count. text may be NULL. */
 bool problem_text_has(const char *text, const char *pair);
 

@@ -22,6 +22,7 @@ typedef struct explanation {
     bool has_model;    /* it is attention, which is what the model and the tiles are of */
     bool is_measured;
     bool lacks_code; /* there is no compiler, and no cache has the kernel */
+    char why_no_code[ATTUNE_MESSAGE_BYTES];
     attune_machine_info machine;
     uint32_t threads, measured_threads; /* those that were asked for, and those that there are */
     task_report tasks;                  /* of a call on more than one thread */
@@ -37,5 +38,8 @@ typedef struct explanation {
 double explain_cycles(const attune_prediction *p);
 
 void explain_print(const explanation *e);
+
+/* The kernels of a description, op=linear,... Returns an exit code. */
+int explain_described(attune_context *context, const char *text, bool json);
 
 #endif

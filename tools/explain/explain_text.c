@@ -232,6 +232,6 @@ void explain_print(const explanation *e) {
     if (e->is_measured) print_measured(e);
     print_loops(e);
     if (e->lacks_code)
-        printf("\n%-*swork, tasks, loops and times: there is no compiler, and no cache has the kernel\n", INDENT,
-               "missing");
+        printf("\n%-*swork, tasks, loops and times: there is no compiler, and no cache has the kernel%s%s\n", INDENT,
+               "missing", *e->why_no_code ? ": " : "", e->why_no_code);
 }

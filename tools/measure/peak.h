@@ -16,6 +16,10 @@ void peak_destroy(peak_probe *probe);
  * dot products of bf16 that are added up in f32. 0 where the ISA has no such instruction. */
 double peak_measure(peak_probe *probe, attune_dtype dtype);
 
+/* The best of several measurements of a probe of its own: other programs may disturb a single one. 0 after an error
+ * message, or where there is no such instruction. */
+double peak_best(const char *isa, uint32_t threads, attune_dtype dtype);
+
 /* The peak by which a problem is measured on this ISA: that of bf16 dot products where the ISA has them, and queries,
  * keys, values and weights are bf16 or narrower or may be rounded to it (matmul_precision); otherwise that of
  * multiply-adds in the type of the arithmetic. It does not matter which of them a kernel uses. */

@@ -140,19 +140,6 @@ static bool measure(const run_options *o, const tensors *t, attune_context *cont
     return true;
 }
 
-/* The best of several probes: other programs may disturb a single one. */
-static double probe_peak(const char *isa, uint32_t threads, attune_dtype dtype) {
-    peak_probe *const probe = peak_create(isa, threads);
-    double best = 0;
-    if (!probe) return 0;
-    for (int i = 0; i < 15; i++) {
-        const double value = peak_measure(probe, dtype);
-        if (value > best) best = value;
-    }
-    peak_destroy(probe);
-    return best;
-}
-
 typedef struct error_sum {
     double max, squares;
     size_t count;
@@ -367,7 +354,7 @@ static int run_on(const run_options *o, tensors *t) {
     }
     r.peak_dtype = peak_that_counts(&t->problem, r.info.isa);
     if (o->engine != ATTUNE_ENGINE_INTERPRETER)
-        r.peak_gflops = probe_peak(r.info.isa, machine.max_workers, r.peak_dtype);
+        r.peak_gflops = peak_best(r.info.isa, machine.max_workers, r.peak_dtype);
     /* Other programs took the CPU away from a probe whose peak is below the speed of the call. */
     if (r.peak_gflops * 1.1 < r.gflops) r.peak_gflops = 0;
     /* The schedule of tier 0 is of another problem: the library knows which IR it is. */

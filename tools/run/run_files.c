@@ -249,7 +249,7 @@ bool files_complete(const run_files *files, const char *text, attune_problem *pr
     const int64_t columns = dim_of(files, "x", 0).size;
     if (columns > 0) said.embed_dim = columns; /* how many out_strides there are depends on it */
     if (has_text && attune_problem_parse(&said, text) != ATTUNE_OK) {
-        tool_library_error(NULL);
+        problem_refuse();
         return false;
     }
     if (said.embed_dim && has_queries(files)) return false;

@@ -59,7 +59,7 @@ typedef struct step_operator {
     bool (*derive)(step_call *c);
     attune_status (*create)(step_call *c, attune_context *context);
     attune_status (*run)(step_call *c, bool is_interpreted);
-    bool has_interpreter;
+    bool has_interpreter, has_pairs; /* has_pairs: products of bf16 are of pairs, where the CPU has the instruction */
     void (*destroy)(step_call *c);
     double (*flops)(const step_call *c); /* multiplications and additions of a run */
     /* Adds what differs from an f64 reference, by step_compare. */
@@ -83,7 +83,8 @@ struct step_call {
     npy_array arrays[STEP_MOST_TENSORS], first[STEP_MOST_TENSORS]; /* by tensor; states as they were before a run */
     bool has[STEP_MOST_TENSORS], has_files;
     void *object;
-    double first_us, median_us, expect_max;
+    double first_us, median_us, expect_max, gflops, peak_gflops; /* peak_gflops 0: not known */
+    attune_dtype peak_dtype;
     step_errors errors;
     bool same_bits;
 };

@@ -80,6 +80,7 @@ const step_operator step_blocks = {.table = &blk_table,
                                    .create = create,
                                    .run = run,
                                    .has_interpreter = true,
+                                   .has_pairs = true,
                                    .destroy = destroy,
                                    .flops = flops,
                                    .judge = judge};

@@ -44,6 +44,19 @@ static bool measure(step_call *c) {
     return true;
 }
 
+/* The step's speed, and the peak right after it. */
+static void find_speed(step_call *c, const attune_context *context) {
+    attune_machine_info machine = {.struct_size = sizeof machine};
+    const npy_type type = c->arrays[0].header.type;
+    c->gflops = c->of->flops(c) / c->median_us * 1e-3;
+    if (c->o->engine == ATTUNE_ENGINE_INTERPRETER || attune_get_machine_info(context, &machine)) return;
+    c->peak_dtype = c->of->has_pairs && type == NPY_V2 ? ATTUNE_BF16 : ATTUNE_F32;
+    c->peak_gflops = peak_best(machine.isa, machine.max_workers, c->peak_dtype);
+    if (c->peak_gflops > 0 || c->peak_dtype == ATTUNE_F32) return;
+    c->peak_dtype = ATTUNE_F32;
+    c->peak_gflops = peak_best(machine.isa, machine.max_workers, ATTUNE_F32);
+}
+
 /* The interpreter does some 20 million operations in a second, and the reference some more. */
 static bool can_check(const step_call *c) {
     const double speed = 20e6, most = 600, seconds = c->of->flops(c) / speed;
@@ -78,7 +91,11 @@ static void print_text(const step_call *c, FILE *stream) {
     table_cell(t, "time");
     table_cell(t, "%s (first call, which may compile: %s)", table_time(c->median_us, a), table_time(c->first_us, b));
     table_cell(t, "speed");
-    table_cell(t, "%.3g GFLOP/s", c->of->flops(c) / c->median_us * 1e-3);
+    if (c->peak_gflops > 0)
+        table_cell(t, "%.3g GFLOP/s, %.0f %% of the %.0f GFLOP/s this CPU can do in %s", c->gflops,
+                   100 * c->gflops / c->peak_gflops, c->peak_gflops, tool_dtype_name(c->peak_dtype));
+    else
+        table_cell(t, "%.3g GFLOP/s", c->gflops);
     if (c->o->check) {
         table_cell(t, "interpreter");
         table_cell(t,
@@ -101,7 +118,12 @@ static int print_json(const step_call *c, const attune_context *context) {
     char sizes[256];
     json_t *const j = json_pack("{s:s, s:s, s:s, s:f, s:f, s:f}", "problem", c->text, "sizes", print_sizes(c, sizes),
                                 "engine", tool_engine_option(c->o->engine), "first_us", c->first_us, "median_us",
-                                c->median_us, "gflops", c->of->flops(c) / c->median_us * 1e-3);
+                                c->median_us, "gflops", c->gflops);
+    if (j && c->peak_gflops > 0) {
+        json_object_set_new(j, "peak_gflops", json_real(c->peak_gflops));
+        json_object_set_new(j, "peak_dtype", json_string(tool_dtype_name(c->peak_dtype)));
+        json_object_set_new(j, "fraction_of_peak", json_real(c->gflops / c->peak_gflops));
+    }
     if (j && c->o->check) {
         if (c->of->has_interpreter) json_object_set_new(j, "same_bits", json_boolean(c->same_bits));
         json_object_set_new(j, "max_error", json_number(c->errors.max));
@@ -148,6 +170,7 @@ static int run_on(step_call *c) {
     } else if (measure(c) && (!o->check || step_check(c)) && (!o->expect || step_compare_expected(c)) &&
                write_outputs(c, &takes_stdout)) {
         code = TOOL_OK;
+        find_speed(c, context);
         if (o->json)
             code = print_json(c, context);
         else

@@ -175,6 +175,7 @@ const step_operator step_index = {.table = &idx_table,
                                   .create = create,
                                   .run = run,
                                   .has_interpreter = true,
+                                  .has_pairs = true,
                                   .destroy = destroy,
                                   .flops = flops,
                                   .judge = judge};

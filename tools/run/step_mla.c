@@ -173,6 +173,7 @@ const step_operator step_mla = {.table = &mla_table,
                                 .derive = derive,
                                 .create = create,
                                 .run = run,
+                                .has_pairs = true,
                                 .destroy = destroy,
                                 .flops = flops,
                                 .judge = judge};
