@@ -48,7 +48,7 @@ static void age(const attune_linear_desc *d, column *c, double decay, double b, 
     const double kept = fmax(decay, FORGETS), a = exp(kept), step = fabs(b) * key;
     const double keeps = d->rule >= ATTUNE_DELTA ? fmax(1, fabs(1 - b * key * key)) : 1;
     const double before = isinf(c->error) ? c->error : a * keeps * c->error;
-    c->error = before + share_of(d, kept) * (a * c->size * (1 + step * key) + step * fabs(right));
+    c->error = before + share_of(d, kept) * a * c->size * (1 + step * key) + share_of(d, 0) * step * fabs(right);
     c->size = a * c->size + step * fabs(right);
     c->factor = fmax(c->factor, fmax(step, c->size));
     if (c->size > (double)FLT_MAX) c->error = INFINITY;

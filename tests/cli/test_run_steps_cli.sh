@@ -77,6 +77,15 @@ else
     expect "a key that is worse than one left out" 1 'query 1 lists key [0-9]+ with the score .*, but not key' \
         spoiled "${index[@]}"
     SCORE=1 expect "a wrong score" 1 'number 3 of scores is' spoiled "${index[@]}"
+    # Where all is forgotten, only a token's own key and value count: a decay of -infinity does not widen the limits.
+    header="{'descr': '<f4', 'fortran_order': False, 'shape': (1, 4, 2), }"
+    { printf '\x93NUMPY\x01\x00' && number_bytes ${#header} 2 && printf '%s' "$header" &&
+        printf '\x00\x00\x80\xff%.0s' 1 2 3 4 5 6 7 8; } >"$work/forgets.npy"
+    make_npy "$work/rows.npy" '<f4' False '(1, 4, 2, 8)' $((4 * 64))
+    forgets=(op=linear,rule=gated --q "$work/rows.npy" --k "$work/rows.npy" --v "$work/rows.npy"
+        --tensor "decay=$work/forgets.npy")
+    expect "a wrong number after a decay of -infinity" 1 "$wrong out is" spoiled "${forgets[@]}"
+    expect "and a right one" 0 "$judged" "$attune" run "${forgets[@]}" --check
     BY=1e-9 expect "what rounding explains" 0 "$judged" spoiled "${mla[@]}"
     unset BY
 fi
