@@ -549,7 +549,8 @@ static void runners_that_are_wrong(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_steps), cmocka_unit_test(long_sequences_of_many_heads),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_steps),
+                                       cmocka_unit_test(long_sequences_of_many_heads),
                                        cmocka_unit_test(a_chunk_of_a_long_sequence),
                                        cmocka_unit_test(threads_share_a_plan),
                                        cmocka_unit_test(little_work_stays_on_the_caller),
