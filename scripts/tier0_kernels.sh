@@ -19,7 +19,8 @@ line() { # which, what differs
 many() { # suffix, what differs
 	line "many_all$1" "seq_q=dynamic$2"
 	line "many_causal$1" "seq_q=dynamic,is_causal=1,causal_align=top_left$2"
-	[ $dtype = f16 ] || line "many_right$1" "seq_q=dynamic,is_causal=1$2"
+	# With other widths and f16, kernels for steps compute it.
+	[ $dim != 32 ] || [ $dtype = f16 ] || line "many_right$1" "seq_q=dynamic,is_causal=1$2"
 }
 dots() {
 	dtype=bf16
@@ -37,14 +38,15 @@ kernels() {
 }
 
 # Steps of language models: ragged batches over pages, to which they may append. The group of heads and the page are
-# arguments, too, and so are window and sinks, which many calls have not.
+# arguments, too, and so are window and sinks, which many calls have not. Many queries take as long with reproducible=1,
+# and calls with it have few queries computed by that kernel, too.
 WINDOW=1000000 # stands for any, and for none: ANY_WINDOW in src/engine/tier0.c
 page=16
-steps() { # suffix, what differs
+steps() { # suffix, what differs, what differs with many queries
 	step="softmax_scale=dynamic,lse=1,ragged=1,page_size=$page,kv_lens=1,seq_new=dynamic,is_causal=1,general=1"
 	step="$step,window_left=$WINDOW,sinks=1"
 	step="num_heads=1,seq_q=dynamic,seq_kv=dynamic,head_dim=$dim,dtype=$dtype,$step$2"
-	echo "step_${dtype}$1_${dim}_many: $step"
+	echo "step_${dtype}$1_${dim}_many: $step${3-}"
 	echo "step_${dtype}$1_${dim}_few: $step,max_seq_q=$FEW"
 }
 CAP=1 # stands for any soft cap: ANY_CAP in src/engine/tier0.c
@@ -108,7 +110,10 @@ for dim in 32 64 80 96 128 256; do
 done
 for dim in 64 80 96 112 128 256; do
 	for dtype in bf16 $([ "${1-}" = bf16 ] || echo f32 f16); do
-		steps "" ""
+		steps "" "" $([ "${1-}" = bf16 ] || echo ,reproducible=1)
+		# Sinks keep the bits of calls without them only if the scale is a power of two (scales_exactly).
+		[ $dim != 128 ] || [ "${1-}" = bf16 ] ||
+			echo "step_${dtype}_128_many_alone: $step,reproducible=1" | sed s/,sinks=1//
 		[ $dtype = f16 ] || [ "${1-}" = bf16 ] || steps _i8 ,kv_dtype=i8,kv_scales=token
 		# Models with caps have these widths. Their numbers go beyond those of f16.
 		case ${dtype}_$dim in bf16_128 | bf16_256 | f32_128 | f32_256) steps _cap ",logits_soft_cap=$CAP" ;; esac

@@ -74,6 +74,8 @@ static const struct {
     {{STEP "num_heads=4,num_kv_heads=2,head_dim=128,page_size=16,dtype=bf16,logits_soft_cap=30,max_seq_q=5",
       SIZES(10, 6), TOKENS},
      "step_bf16_cap_128_few"},
+    {{STEP "num_heads=4,num_kv_heads=2,head_dim=128,page_size=16,seq_new=dynamic,lse=1", SIZES(10, 6), PROMPTS},
+     "step_f32_128_many"},
     /* Batches that are not ragged, and keys without pages. */
     {{"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=64,kv_lens=1,is_causal=1,"
       "seq_new=dynamic",
@@ -154,6 +156,47 @@ static void has_the_bits_of_its_ir(void **state) {
         for (int i = 0; i < NUM_CASES && tier0_runs_here(tier0_isas[t]); i++) check_case(tier0_isas[t], i);
 }
 
+/* With `reproducible` they have the bits of the call's own loop IR, too, whatever the number of queries. */
+static void check_reproducible(const char *isa, int i) {
+    char problem[256];
+    snprintf(problem, sizeof problem, "%s,reproducible=1", cases[i].from.problem);
+    sample from = cases[i].from;
+    from.problem = problem;
+    const attune_context_options options = {.struct_size = sizeof options, .cache_dir = "", .isa = isa};
+    attune_context *const context = tier0_context(isa);
+    attune_context *other;
+    sample_call run, own;
+    assert_int_equal(attune_context_create(&options, &other), ATTUNE_OK);
+    sample_call_open(&run, &from, BEFORE_A_GUARD);
+    sample_call_open(&own, &from, ON_THE_HEAP);
+    attune_kernel *const kernel = kernel_of(context, &run.problem);
+    const attune_kernel_info info = kernel_info_of(kernel);
+    if (info.origin != ATTUNE_FROM_TIER0 || !strstr(last_hit, "many")) fail_msg("%s, %s: %s", isa, problem, last_hit);
+    if (attune_run(context, kernel, &run.arguments)) fail_msg("%s", attune_last_message());
+    if (attune_run_interpreted(other, &own.problem, NULL, &own.arguments)) fail_msg("%s", attune_last_message());
+    if (!sample_calls_agree(&run, &own)) fail_msg("%s: other bits: %s", isa, problem);
+    sample_call_close(&run);
+    sample_call_close(&own);
+    attune_kernel_release(kernel);
+    attune_context_destroy(other);
+    attune_context_destroy(context);
+}
+
+/* Other widths have no kernel without sinks. */
+static bool has_reproducible(int i) {
+    const char *const kernel = cases[i].kernel;
+    const bool is_usual = strstr(kernel, "_64_") || strstr(kernel, "_128_") || strstr(kernel, "_256_");
+    return (is_usual || strstr(cases[i].from.problem, "sinks=1")) && !strstr(kernel, "_i8_") &&
+           !strstr(kernel, "_cap_");
+}
+
+static void reproducible_steps_have_the_same_bits(void **state) {
+    (void)state;
+    for (int t = 0; t < TIER0_NUM_ISAS; t++)
+        for (int i = 0; i < NUM_CASES && tier0_runs_here(tier0_isas[t]); i++)
+            if (has_reproducible(i)) check_reproducible(tier0_isas[t], i);
+}
+
 /* By phases, as adapters run it on threads of their engine. */
 static void threads_of_the_caller_run_it(void **state) {
     (void)state;
@@ -167,6 +210,7 @@ static void others_get_none(void **state) {
         STEP "num_heads=4,head_dim=64,page_size=48",
         STEP "num_heads=4,head_dim=72,page_size=16",
         STEP "num_heads=4,head_dim=64,page_size=16,causal_align=top_left",
+        STEP "num_heads=4,head_dim=96,page_size=16,reproducible=1",
         STEP "num_heads=4,head_dim=64,page_size=16,causal_offset=1",
         STEP "num_heads=4,head_dim=64,page_size=16,window_left=9,global_tokens=1",
         STEP "num_heads=4,head_dim=64,page_size=16,logits_soft_cap=30",
@@ -406,6 +450,7 @@ static void deadlines_are_met_by_machine_code(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(has_the_bits_of_its_ir),
+        cmocka_unit_test(reproducible_steps_have_the_same_bits),
         cmocka_unit_test(threads_of_the_caller_run_it),
         cmocka_unit_test(others_get_none),
         cmocka_unit_test(every_step_is_machine_code),
