@@ -501,7 +501,7 @@ static void build_for(attune_context *context, const attune_index_desc *desc) {
     at_error err = {0};
     at_arena_init(&arena, NULL);
     at_described_print(&idx_table, desc, 0, problem);
-    assert_int_equal(at_operator_of(context, &idx_described.options, &op, &err), ATTUNE_OK);
+    assert_int_equal(at_operator_of(context, &idx_described.options, NULL, &op, &err), ATTUNE_OK);
     if (at_build(context, &arena, at_own_operation(&op->own, problem), NULL, &built, &err)) fail_msg("%s", err.message);
     at_arena_free(&arena);
 }
