@@ -54,9 +54,13 @@ TIER0_TARGETS_aarch64 = aarch64
 # Other operators than attention: there is no room for the baseline of x86-64.
 TIER0_OPERATORS_x86_64 = avx512,avx2
 TIER0_OPERATORS_aarch64 = aarch64
-# Kernels take minutes to compile, so they are made anew only after a change of what generates code or writes bundles.
-TIER0_MAKERS = scripts/tier0_bundle.sh scripts/tier0_kernels.sh $(GENERATOR_ID) $(call c_in,src/bundle) \
-	| $(if $(filter $(BUILD)/%,$(TIER0_ATTUNE)),$(BUILD)/attune $(BUILD)/libattune-codegen.so)
+# Kernels take minutes to compile, so they are made anew only after a change of what generates code or writes bundles,
+# not after any change of the command that makes them, if that is of this build.
+TIER0_MAKERS = mk/products.mk scripts/tier0_bundle.sh scripts/tier0_kernels.sh $(GENERATOR_ID) \
+	$(wildcard src/bundle/*.[ch] src/bundle_run/*.[ch] src/engine/image_functions.[ch]) \
+	tools/cmd_bundle.c tools/common/manifest.c tools/common/manifest.h \
+	$(if $(filter $(BUILD)/%,$(TIER0_ATTUNE)),| $(BUILD)/attune $(BUILD)/libattune-codegen.so,\
+	$(wildcard $(TIER0_ATTUNE) $(dir $(TIER0_ATTUNE))libattune-codegen.so))
 tier0: $(BUILD)/libattune-tier0.so
 $(BUILD)/libattune-tier0.so: scripts/tier0.sh src/engine/tier0.map $(TIER0_MAKERS)
 	$(call say,link $@)
