@@ -112,6 +112,27 @@ expect "a size that is missing" 1 'seq is not known; say --sizes seq=N, or give 
 expect "a size that there is not" 1 "op=conv has no size 'sek'; --sizes may have batch, seq," "$attune" run \
     "${conv[0]}" --sizes sek=3
 expect "a negative size" 1 'seq is -1; it must be from 0' "$attune" run "${conv[0]}" --sizes seq=-1
+for op in linear,num_heads=8,head_dim=256 conv,channels=700,taps=4; do
+    refuse "fewer states than sequences, op=$op" \
+        'num_states is 0; for a batch of 16 without state_ids it must be at least 16$' \
+        "$attune" run "op=$op" --sizes seq=1,batch=16,num_states=0
+done
+make_npy "$work/no_states.npy" '<f4' False '(0, 2, 19)' 0
+make_npy "$work/ids.npy" '<i4' False '(2,)' 8
+refuse "a file without states" 'num_states is 0; for a batch of 2 without state_ids it must be at least 2$' \
+    "$attune" run op=conv "${files[@]}" --tensor "state=$work/no_states.npy"
+refuse "a file without states, which ids name" \
+    'num_states is 0; for a batch of 2 with state_ids it must be at least 1$' "$attune" run op=conv "${files[@]}" \
+    --tensor "state=$work/no_states.npy" --tensor "state_ids=$work/ids.npy"
+make_npy "$work/rows.npy" '<f4' False '(2, 4, 2, 8)' $((4 * 128))
+make_npy "$work/no_states.npy" '<f4' False '(0, 2, 8, 8)' 0
+rows=(op=linear --q "$work/rows.npy" --k "$work/rows.npy" --v "$work/rows.npy"
+    --tensor "state=$work/no_states.npy")
+refuse "linear attention on a file without states" \
+    'num_states is 0; for a batch of 2 without state_ids it must be at least 2$' "$attune" run "${rows[@]}"
+refuse "linear attention on a file without states, which ids name" \
+    'num_states is 0; for a batch of 2 with state_ids it must be at least 1$' "$attune" run "${rows[@]}" \
+    --tensor "state_ids=$work/ids.npy"
 expect "sizes that the files have not" 1 'x has the shape \(2, 9, 19\); it must be \(batch=2, seq=8, channels\)' \
     "$attune" run op=conv "${files[@]}" --sizes seq=8
 expect "tensors that are missing" 1 'op=conv needs --tensor weights=F.npy' "$attune" run op=conv,taps=3 \

@@ -72,11 +72,22 @@ static bool check_starts(step_call *c) {
     return false;
 }
 
+/* Whether there are states for all sequences. The library would read 0 as the batch, and write as many. */
+static bool check_states(const step_call *c) {
+    const int64_t batch = step_size_of(c, "batch"), states = step_size_of(c, "num_states");
+    const bool has_ids = step_file(c, "state_ids") != NULL;
+    const int64_t least = has_ids && batch > 1 ? 1 : batch;
+    if (states >= least) return true;
+    tool_error("num_states is %lld; for a batch of %lld %s state_ids it must be at least %lld", (long long)states,
+               (long long)batch, has_ids ? "with" : "without", (long long)least);
+    return false;
+}
+
 bool step_derive_sequences(step_call *c) {
     int64_t *const batch = step_size(c, "batch"), *const states = step_size(c, "num_states");
     if (*batch < 0) *batch = 1;
     if (*states < 0) *states = *batch;
-    return check_starts(c);
+    return check_states(c) && check_starts(c);
 }
 
 static bool derive(step_call *c) {
