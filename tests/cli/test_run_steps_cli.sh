@@ -34,6 +34,10 @@ expect "f8" 0 "$judged" "$attune" run "${index[0]},dtype=f8" --sizes seq_q=60 --
 expect "bf16 of the others" 0 "$judged" "$attune" run "${blocks[0]},dtype=bf16" "${blocks[@]:1}" --check
 expect "f16 of a convolution" 0 "$judged" "$attune" run "${conv[0]},dtype=f16" "${conv[@]:1}" --check
 
+# The states, 32 MB, are copied before each run, but are no part of its time; it uses 32 bytes of them.
+expect "the time is that of a step alone" 0 '"median_us": [0-9]{1,3}\.[0-9]' "$attune" run op=conv,channels=8,taps=2 \
+    --sizes seq=1,num_states=1000000 --json
+
 # ---- A wrong result ----
 
 cat >"$work/spoil.c" <<'C'

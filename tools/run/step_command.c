@@ -19,9 +19,13 @@ const step_operator *step_operator_of(const char *problem) {
 
 /* ---- Running ---- */
 
-static bool run_once(step_call *c) {
+/* One run on the states as they were at first; the time is that of the step alone. */
+static bool run_once(step_call *c, double *us) {
     step_reset_states(c);
-    if (!c->of->run(c, c->o->engine == ATTUNE_ENGINE_INTERPRETER)) return true;
+    const double start = tool_now_us();
+    const attune_status status = c->of->run(c, c->o->engine == ATTUNE_ENGINE_INTERPRETER);
+    *us = tool_now_us() - start;
+    if (!status) return true;
     tool_library_error(NULL);
     return false;
 }
@@ -33,13 +37,9 @@ static bool measure(step_call *c) {
     double samples[MOST_SAMPLES];
     size_t count = 0;
     const double begin = tool_now_us();
-    if (!run_once(c)) return false;
-    c->first_us = tool_now_us() - begin;
-    while (!is_interpreted && count < MOST_SAMPLES && (count < 3 || tool_now_us() - begin < 250e3)) {
-        const double start = tool_now_us();
-        if (!run_once(c)) return false;
-        samples[count++] = tool_now_us() - start;
-    }
+    if (!run_once(c, &c->first_us)) return false;
+    while (!is_interpreted && count < MOST_SAMPLES && (count < 3 || tool_now_us() - begin < 250e3))
+        if (!run_once(c, &samples[count++])) return false;
     c->median_us = count ? tool_median(samples, count) : c->first_us;
     return true;
 }
