@@ -235,7 +235,7 @@ static bool cached_schedule(attune_context *context, at_operation operation, mha
     at_cache_node *node = at_memory_cache_peek(&context->memory, &key);
     if (!node) return schedule_on_disk(context, operation, &key, schedule);
     const attune_kernel *const kernel = (const attune_kernel *)node;
-    const bool is_of_problem = !kernel->tier0;
+    const bool is_of_problem = !kernel->tier0 && !kernel->is_general;
     if (is_of_problem) *schedule = kernel->schedule;
     at_cache_node_release(&context->memory, node);
     return is_of_problem;
