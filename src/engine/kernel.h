@@ -11,6 +11,10 @@
 attune_status at_kernel_get(attune_context *context, at_operation operation, const mha_schedule *schedule,
                             attune_kernel **kernel, at_error *err);
 
+/* The same, for a caller that gives the kernel the arguments of a general one if it is that (is_general). */
+attune_status at_kernel_get_general(attune_context *context, at_operation operation, attune_kernel **kernel,
+                                    at_error *err);
+
 /* Parses and checks a caller's schedule. NULL is no schedule, and leaves *wish alone. */
 attune_status at_wish(const attune_context *context, const attune_problem *canonical, const char *text,
                       mha_schedule *wish, at_error *err);

@@ -271,7 +271,7 @@ static bool make_described(const at_request *request, const at_key *key, const a
     char texts[2][AT_OWN_PROBLEM_CHARS + 1];
     mha_schedule schedule = {0};
     for (int i = 0; !at_tier0_find_described(from.operation, place, found); i++) {
-        if (!own->find_general(from.operation.problem, texts[i % 2])) return false;
+        if (request->no_general || !own->find_general(from.operation.problem, texts[i % 2])) return false;
         from.operation.problem = texts[i % 2];
     }
     if (own->row.schedule_parse(from.operation, found->code->schedule, &schedule, NULL) ||

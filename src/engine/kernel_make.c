@@ -220,6 +220,12 @@ static attune_status make_from_kept(const at_request *request, const at_key *key
     return status || *kernel ? status : at_make_from_disk(request, key, kernel, err);
 }
 
+/* The key of another kernel of a problem. It names no cache file. */
+static void turn_into_key_apart(at_key *key, uint8_t number) {
+    key->bytes[key->size++] = number;
+    key->high = ~key->high;
+}
+
 /* Makes the kernel after a miss; an at_cache_make_fn. */
 static attune_status make_kernel(void *user, const at_key *key, at_cache_node **node, at_error *err) {
     const at_request *request = user;
@@ -237,11 +243,8 @@ static attune_status make_kernel(void *user, const at_key *key, at_cache_node **
 
 /* ---- At once ---- */
 
-/* The key of a fallback that runs while the kernel is compiled. It names no cache file. */
-static void turn_into_key_at_once(at_key *key, bool may_prepare) {
-    key->bytes[key->size++] = may_prepare ? 1 : 2;
-    key->high = ~key->high;
-}
+/* The key of a fallback that runs while the kernel is compiled. */
+static void turn_into_key_at_once(at_key *key, bool may_prepare) { turn_into_key_apart(key, may_prepare ? 1 : 2); }
 
 static const char meanwhile[] = "a kernel of its own is compiled meanwhile";
 
@@ -323,11 +326,11 @@ attune_status at_wish(const attune_context *context, const attune_problem *canon
     return mha_schedule_of(text, canonical, context->target, &context->machine_class.description, wish, err);
 }
 
-/* Some 9 KB, allocated because LLVM needs the stack next (attune/expert/kernel.h has the limit). */
+/* Some 29 KB, allocated because LLVM needs the stack next (attune/expert/kernel.h has the limit). */
 typedef struct miss {
     attune_problem canonical;
     mha_schedule schedule;
-    at_key key;
+    at_key key, own_key; /* own_key: of a kernel beside a general one */
     at_signature signature;
     at_request request;
     int cancellation; /* of the thread, before */
@@ -352,7 +355,7 @@ static attune_status get(attune_context *context, at_operation operation, const 
                          at_cache_node **node, at_error *err) {
     at_key_make(&m->key, operation, schedule, &context->machine);
     m->request =
-        (at_request){context, operation, schedule, operation.op == &at_attention ? &m->signature : NULL, false};
+        (at_request){context, operation, schedule, operation.op == &at_attention ? &m->signature : NULL, false, false};
     return at_memory_cache_get(&context->memory, &m->key, make_kernel, &m->request, node, err);
 }
 
@@ -371,7 +374,7 @@ static attune_status get_at_once(attune_context *context, bool may_prepare, miss
     *node = at_memory_cache_peek(&context->memory, &m->key);
     if (*node) return ATTUNE_OK;
     turn_into_key_at_once(&m->key, may_prepare);
-    m->request = (at_request){context, operation, NULL, &m->signature, !may_prepare || context->never_by_vm};
+    m->request = (at_request){context, operation, NULL, &m->signature, !may_prepare || context->never_by_vm, false};
     return at_memory_cache_get(&context->memory, &m->key, make_at_once, &m->request, node, err);
 }
 
@@ -401,13 +404,43 @@ attune_status at_kernel_find_or_make(attune_context *context, const attune_probl
     return status;
 }
 
-attune_status at_kernel_get(attune_context *context, at_operation operation, const mha_schedule *schedule,
-                            attune_kernel **kernel, at_error *err) {
+/* An at_cache_make_fn. */
+static attune_status make_beside_general(void *user, const at_key *key, at_cache_node **node, at_error *err) {
+    miss *const m = user;
+    const attune_status status = make_kernel(&m->request, &m->key, node, err);
+    if (!status) (*node)->key = *key;
+    return status;
+}
+
+/* Steps go on to find the general kernel, which is faster. */
+static attune_status replace_general(attune_context *context, miss *m, at_cache_node **node, at_error *err) {
+    at_cache_node_release(&context->memory, *node);
+    *node = NULL;
+    m->own_key = m->key;
+    turn_into_key_apart(&m->own_key, 3);
+    m->request.no_general = true;
+    return at_memory_cache_get(&context->memory, &m->own_key, make_beside_general, m, node, err);
+}
+
+static attune_status get_kernel(attune_context *context, at_operation operation, const mha_schedule *schedule,
+                                bool may_be_general, attune_kernel **kernel, at_error *err) {
     at_cache_node *node = NULL;
     miss *const m = open_miss(context, err);
     if (!m) return ATTUNE_OUT_OF_MEMORY;
-    const attune_status status = get(context, operation, schedule, m, &node, err);
+    attune_status status = get(context, operation, schedule, m, &node, err);
+    if (!status && !may_be_general && ((const attune_kernel *)node)->is_general)
+        status = replace_general(context, m, &node, err);
     *kernel = (attune_kernel *)node;
     close_miss(context, m);
     return status;
+}
+
+attune_status at_kernel_get(attune_context *context, at_operation operation, const mha_schedule *schedule,
+                            attune_kernel **kernel, at_error *err) {
+    return get_kernel(context, operation, schedule, false, kernel, err);
+}
+
+attune_status at_kernel_get_general(attune_context *context, at_operation operation, attune_kernel **kernel,
+                                    at_error *err) {
+    return get_kernel(context, operation, NULL, true, kernel, err);
 }

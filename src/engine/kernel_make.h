@@ -14,6 +14,7 @@ typedef struct at_request {
     const mha_schedule *schedule; /* explicit, or NULL */
     at_signature *signature;      /* of attention, filled in by the maker; else NULL */
     bool no_vm;                   /* no virtual machine, whose program takes 2 ms to make */
+    bool no_general;              /* none that takes other arguments than those of the problem */
 } at_request;
 
 /* Milliseconds of CLOCK_MONOTONIC. */

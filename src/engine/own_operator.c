@@ -94,7 +94,7 @@ attune_status at_operator_kernel(attune_operator *op, const char *problem, _Atom
     attune_kernel *none = NULL;
     *kernel = atomic_load(kept);
     if (*kernel || at_operator_schedule(op, problem, NULL, NULL, err) ||
-        at_kernel_get(op->context, at_own_operation(&op->own, problem), NULL, kernel, err))
+        at_kernel_get_general(op->context, at_own_operation(&op->own, problem), kernel, err))
         return err->status;
     if (!atomic_compare_exchange_strong(kept, &none, *kernel)) { /* another thread was faster */
         at_cache_node_release(&op->context->memory, &(*kernel)->node);

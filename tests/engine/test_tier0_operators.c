@@ -1,8 +1,9 @@
 /* Linear attention and its convolution by the machine code of tier 0: who gets it, and that its bits are those of
  * kernels that are compiled for the description. */
-#include <attune/linear.h>
+#include <attune.h>
 
 #include "support/engine/tier0.h"
+#include "support/statuses.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -170,6 +171,38 @@ static void others_are_for_the_virtual_machine(void **state) {
     }
 }
 
+/* Callers of attune_ir_run fill in the parameters of the text, which a general kernel has not. */
+static void a_text_has_its_own_parameters(void **state) {
+    (void)state;
+    static const char text[] = "op=linear,num_heads=2,head_dim=64,dtype=bf16,rule=delta,kernel=few";
+    const attune_linear_desc d = LINEAR(.num_heads = 2, .head_dim = 64, .dtype = ATTUNE_BF16, .rule = ATTUNE_DELTA);
+    attune_context *const context = tier0_context(NULL);
+    attune_kernel *kernel, *again, *written;
+    const attune_ir_parameter *given, *wanted;
+    size_t count, bytes;
+    void *ir;
+    for (int i = 0; i < 2; i++) { /* before and after a step, which the general kernel computes */
+        assert_ok(attune_description_compile(context, text, &kernel));
+        assert_ok(attune_description_compile(context, text, &again));
+        assert_ptr_equal(kernel, again);
+        assert_ok(attune_description_emit(context, text, ATTUNE_STAGE_IR, &ir, &bytes));
+        assert_ok(attune_ir_compile(context, ir, &written));
+        assert_ok(attune_ir_parameters(kernel, &given, &count));
+        assert_ok(attune_ir_parameters(written, &wanted, &bytes));
+        assert_int_equal(count, bytes);
+        for (size_t p = 0; p < count; p++) assert_string_equal(given[p].name, wanted[p].name);
+        attune_kernel_release(kernel);
+        attune_kernel_release(again);
+        attune_kernel_release(written);
+        attune_free(context, ir);
+        tier0_forget();
+        result r = run_linear(context, &d, tokens_alone, false);
+        assert_int_equal(vm_hits, 0);
+        free_result(&r);
+    }
+    attune_context_destroy(context);
+}
+
 /* ---- The convolution ---- */
 
 enum { CHANNELS = 70, TAPS = 4 };
@@ -215,9 +248,8 @@ static void convolutions_have_the_same_bits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear_attention_has_the_same_bits),
-        cmocka_unit_test(prompts_have_the_bits_of_reproducible),
-        cmocka_unit_test(others_are_for_the_virtual_machine),
+        cmocka_unit_test(linear_attention_has_the_same_bits), cmocka_unit_test(prompts_have_the_bits_of_reproducible),
+        cmocka_unit_test(others_are_for_the_virtual_machine), cmocka_unit_test(a_text_has_its_own_parameters),
         cmocka_unit_test(convolutions_have_the_same_bits),
     };
     return cmocka_run_group_tests(tests, tier0_setup, NULL);
