@@ -235,6 +235,8 @@ expect "as JSON" 0 '"kernel": "op=conv,channels=1,taps=4,dilation=1,dtype=f32,ke
     op=conv,channels=8,taps=4
 expect "without a compiler" 0 'few +the virtual machine' env ATTUNE_COMPILE=never "$attune" explain --cache-dir= \
     op=linear,num_heads=2,head_dim=24
+expect "that steps may use tier 0" 0 '^steps use a kernel of tier 0' env ATTUNE_COMPILE=never "$attune" explain \
+    --cache-dir= op=linear,num_heads=2,head_dim=64
 expect "a description that is wrong" 1 'taps is 65' "$attune" explain op=conv,channels=8,taps=65
 expect "sizes" 2 'a description has no --schedule, .* attune run measures a step' "$attune" explain \
     op=conv,channels=8,taps=4 --sizes seq_q=3

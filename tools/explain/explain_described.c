@@ -75,12 +75,13 @@ int explain_described(attune_context *context, const char *text, bool json) {
     if (attune_description_kernel(text, 0, NULL, 0, &count)) return tool_library_error(NULL);
     table *const t = json ? NULL : table_create("llrrrl", headers);
     json_t *const kernels = json ? json_array() : NULL;
-    bool good = true;
+    bool good = true, is_by_vm = false;
     for (size_t i = 0; good && i < count; i++) {
         char kernel[ATTUNE_DESCRIPTION_BYTES];
         attune_kernel_info info;
         if (attune_description_kernel(text, i, kernel, sizeof kernel, NULL)) good = !tool_library_error(NULL);
         good = good && look_at(context, kernel, &info);
+        is_by_vm = is_by_vm || (good && info.origin == ATTUNE_FROM_VM);
         if (good && json) json_array_append_new(kernels, kernel_json(kernel, &info));
         if (good && !json) add_row(t, kernel, &info);
         if (good && !json && i == 0) printf("kernels of %s, for %s, %s\n\n", text, info.machine, info.isa);
@@ -92,6 +93,10 @@ int explain_described(attune_context *context, const char *text, bool json) {
     }
     if (json) return json_print_for(context, 0, json_pack("{s:s, s:o}", "description", text, "kernels", kernels));
     table_finish(t, stdout);
+    if (is_by_vm && !strncmp(text, "op=linear", 9))
+        printf(
+            "\nsteps use a kernel of tier 0 for heads of many sizes in place of the virtual machine, where it computes "
+            "the description\n");
     printf("\nattune run measures a step of it, by --sizes or on files; attune compile shows the code of a kernel\n");
     return TOOL_OK;
 }
