@@ -160,7 +160,7 @@ static void begin_chunk(const attune_linear_desc *d, const double *s, column *kn
         known[j].size = length_of(s, d->head_dim, d->head_dim_v, j), known[j].factor = fmax(1, known[j].size);
 }
 
-bool ref_linear_compute(const ref_linear *r, double *state, double *out, double *limits) {
+bool ref_linear_compute(const ref_linear *r, double *state, double *out, double *limits, double *state_limits) {
     enum { CHUNK = 8 };
     const attune_linear_desc *d = r->desc;
     column *const known = limits ? calloc((size_t)(d->num_kv_heads * d->head_dim_v), sizeof *known) : NULL;
@@ -173,6 +173,8 @@ bool ref_linear_compute(const ref_linear *r, double *state, double *out, double 
             update(r, token, head, s, of_head);
             read_state(r, token, head, s, of_head, out, limits);
         }
+    for (int64_t i = 0; known && state_limits && i < d->num_kv_heads * d->head_dim_v; i++)
+        state_limits[i] = known[i].error;
     free(known);
     return true;
 }

@@ -58,7 +58,7 @@ cat >"$work/spoil.c" <<'C'
         return status;                                                                                                 \
     }
 static float by(void) { return strtof(getenv("BY"), NULL); }
-SPOILED(linear, ((float *)s->out.data)[7] += by())
+SPOILED(linear, ((float *)(getenv("STATE") ? s->state.data : s->out.data))[7] += by())
 SPOILED(conv, ((float *)(getenv("STATE") ? s->state.data : s->out.data))[7] += by())
 SPOILED(blocks, s->shares[7] += by())
 SPOILED(mla, ((float *)(getenv("STATE") ? s->cache.data : s->out.data))[7] += by())
@@ -73,6 +73,7 @@ else
     wrong='wrong, compared with the f64 reference: number 7 of'
     expect "a wrong linear attention" 1 "$wrong out is" spoiled "${linear[@]}"
     expect "which is another than the interpreter's" 1 'machine code and interpreter differ' spoiled "${linear[@]}"
+    STATE=1 expect "a wrong state of linear attention" 1 "$wrong state is" spoiled "${linear[@]}"
     expect "a wrong convolution" 1 "$wrong out is" spoiled "${conv[@]}"
     STATE=1 expect "a wrong state" 1 "$wrong state is" spoiled "${conv[@]}"
     expect "wrong shares of blocks" 1 "$wrong shares is" spoiled "${blocks[@]}"

@@ -105,7 +105,7 @@ static double *reference_of(const linear_case *c, double **state) {
     for (int64_t i = 0; i < state_numbers(c); i++) s[i] = (double)ref_load(c->desc.state_dtype, c->state, i);
     const ref_linear r = {&c->desc,       c->tokens,     c->data[Q],    c->data[K], c->data[V],
                           c->data[DECAY], c->data[BETA], c->data[GATE], c->norm};
-    assert_true(ref_linear_compute(&r, s, out, NULL));
+    assert_true(ref_linear_compute(&r, s, out, NULL, NULL));
     *state = s;
     return out;
 }

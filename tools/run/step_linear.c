@@ -130,38 +130,48 @@ static const void *rows_at(const step_call *c, const char *name, int64_t token) 
     return (const char *)a->data + (size_t)(token * row) * npy_type_bytes(a->header.type);
 }
 
-/* out of each sequence. */
-static bool judge(step_call *c) {
+/* The state of a sequence, by the limits of its columns. */
+static void judge_state(step_call *c, int64_t slot, const double *state, const double *of_columns, double *limits) {
     const attune_linear_desc *const d = desc_of(c);
+    const int64_t columns = d->head_dim_v, of_head = d->head_dim * columns, numbers = d->num_kv_heads * of_head;
+    for (int64_t i = 0; i < numbers; i++)
+        limits[i] = step_limit(d->state_dtype, state[i], of_columns[i / of_head * columns + i % columns]);
+    step_compare(c, "state", slot * numbers, state, limits, numbers);
+}
+
+/* One sequence: out, and its state. */
+static bool judge_one(step_call *c, int64_t first, int64_t tokens, int64_t slot) {
+    const attune_linear_desc *const d = desc_of(c);
+    const int64_t numbers = d->num_kv_heads * d->head_dim * d->head_dim_v, columns = d->num_kv_heads * d->head_dim_v;
+    const int64_t row = step_size_of(c, "out_heads") * d->head_dim_v, all = tokens * row;
+    double *const state = malloc((size_t)(2 * numbers + columns) * sizeof *state);
+    double *const out = malloc((size_t)(2 * all + 1) * sizeof *out), *const limits = out + all;
+    double *const of_columns = state + 2 * numbers;
+    const ref_linear r = {.desc = d,
+                          .tokens = tokens,
+                          .q = rows_at(c, "q", first),
+                          .k = rows_at(c, "k", first),
+                          .v = rows_at(c, "v", first),
+                          .decay = rows_at(c, "decay", first),
+                          .beta = rows_at(c, "beta", first),
+                          .gate = rows_at(c, "gate", first),
+                          .norm_weights = step_data(c, "norm_weights")};
+    bool good = state && out;
+    for (int64_t i = 0; good && i < numbers; i++)
+        state[i] = npy_element(step_before(c, "state"), (size_t)(slot * numbers + i));
+    good = good && ref_linear_compute(&r, state, out, limits, of_columns);
+    if (good) step_compare(c, "out", first * row, out, limits, all);
+    if (good) judge_state(c, slot, state, of_columns, state + numbers);
+    free(state), free(out);
+    return good;
+}
+
+static bool judge(step_call *c) {
     const int32_t *const starts = step_data(c, "cu_seqlens"), *const ids = step_data(c, "state_ids");
-    const int64_t batch = step_size_of(c, "batch"), seq = step_size_of(c, "seq");
-    const int64_t numbers = d->num_kv_heads * d->head_dim * d->head_dim_v,
-                  row = step_size_of(c, "out_heads") * d->head_dim_v;
+    const int64_t seq = step_size_of(c, "seq");
     bool good = true;
-    for (int64_t b = 0; b < batch && good; b++) {
-        const int64_t first = starts ? starts[b] : b * seq, tokens = starts ? starts[b + 1] - first : seq;
-        const int64_t slot = ids ? ids[b] : b;
-        double *const state = malloc((size_t)(numbers + 1) * sizeof *state);
-        double *const out = malloc((size_t)(tokens * row + 1) * sizeof *out);
-        double *const limits = malloc((size_t)(tokens * row + 1) * sizeof *limits);
-        const ref_linear r = {.desc = d,
-                              .tokens = tokens,
-                              .q = rows_at(c, "q", first),
-                              .k = rows_at(c, "k", first),
-                              .v = rows_at(c, "v", first),
-                              .decay = rows_at(c, "decay", first),
-                              .beta = rows_at(c, "beta", first),
-                              .gate = rows_at(c, "gate", first),
-                              .norm_weights = step_data(c, "norm_weights")};
-        good = state && out && limits;
-        for (int64_t i = 0; good && i < numbers; i++)
-            state[i] = npy_element(step_before(c, "state"), (size_t)(slot * numbers + i));
-        good = good && ref_linear_compute(&r, state, out, limits);
-        if (good) step_compare(c, "out", first * row, out, limits, tokens * row);
-        free(state);
-        free(out);
-        free(limits);
-    }
+    for (int64_t b = 0; b < step_size_of(c, "batch") && good; b++)
+        good = judge_one(c, starts ? starts[b] : b * seq, starts ? starts[b + 1] - starts[b] : seq, ids ? ids[b] : b);
     return good;
 }
 
