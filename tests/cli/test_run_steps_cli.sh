@@ -23,6 +23,8 @@ for op in linear conv index blocks mla; do
     expect "op=$op as JSON" 0 '"is_right": true' "$attune" run "${call[@]}" --check --json
     [ $op = mla ] && continue
     expect "op=$op beside the interpreter" 0 'interpreter +the same bits' "$attune" run "${call[@]}" --check
+    expect "op=$op by the interpreter" 0 'interpreter +not compared: it computed the result' "$attune" run \
+        "${call[@]}" --check --engine=interp
 done
 expect "bf16 and pages" 0 "$judged" "$attune" run "${mla[0]},q_lora_rank=16,dtype=bf16,page_size=16,form=absorbed" \
     --sizes batch=2,seq=3,seq_kv=37 --check
@@ -63,8 +65,14 @@ SPOILED(conv, ((float *)(getenv("STATE") ? s->state.data : s->out.data))[7] += b
 SPOILED(blocks, s->shares[7] += by())
 SPOILED(mla, ((float *)(getenv("STATE") ? s->cache.data : s->out.data))[7] += by())
 SPOILED(index, if (getenv("SCORE")) s->scores[3] += by(); else s->ids[9] -= 1)
+/* An interpreter that writes nothing, if LAZY is set. */
+attune_status attune_blocks_run_interpreted(attune_blocks *object, const attune_blocks_step *s) {
+    attune_status (*next)(attune_blocks *, const attune_blocks_step *);
+    *(void **)&next = dlsym(RTLD_NEXT, "attune_blocks_run_interpreted");
+    return getenv("LAZY") ? ATTUNE_OK : next(object, s);
+}
 C
-# spoiled ARG...: runs with a spoiled result; BY, STATE and SCORE say how.
+# spoiled ARG...: runs with a spoiled result; BY, STATE, SCORE and LAZY say how.
 spoiled() { env LD_PRELOAD="$work/spoil.so" "$attune" run "$@" --check; }
 if [ -n "${SANITIZE:-}" ] || ! ${CC:-cc} -Iinclude -shared -fPIC -o "$work/spoil.so" "$work/spoil.c" -ldl; then
     report 0 "a spoiled result # SKIP a sanitizer, or no C compiler"
@@ -91,6 +99,8 @@ else
         --tensor "decay=$work/forgets.npy")
     expect "a wrong number after a decay of -infinity" 1 "$wrong out is" spoiled "${forgets[@]}"
     expect "and a right one" 0 "$judged" "$attune" run "${forgets[@]}" --check
+    BY=0 LAZY=1 expect "an interpreter that writes nothing" 1 'machine code and interpreter differ' \
+        spoiled "${blocks[@]}"
     BY=1e-9 expect "what rounding explains" 0 "$judged" spoiled "${mla[@]}"
     unset BY
 fi

@@ -120,6 +120,8 @@ void step_compare(step_call *c, const char *name, int64_t from, const double *wa
 bool step_fault(step_call *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The limit of a number that is stored in a type, beside the error of its arithmetic. */
 double step_limit(attune_dtype dtype, double wanted, double error);
+/* Whether the check compares machine code with the interpreter. */
+bool step_compares_bits(const step_call *c);
 bool step_check(step_call *c);
 bool step_compare_expected(step_call *c);
 
