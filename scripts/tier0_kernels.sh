@@ -90,7 +90,7 @@ fi
 # convolution of four taps before it.
 operators() {
 	for dtype in f32 bf16; do
-		any="op=linear,num_heads=1,head_dim=1,dtype=$dtype"
+		any="op=linear,num_heads=1,head_dim=64,dtype=$dtype"
 		delta="$any,rule=gated_delta,has_beta=1"
 		echo "gated_delta_$dtype: $delta,decay=head,kernel=any"
 		echo "gated_delta_tokens_$dtype: $delta,decay=head,kernel=any_tokens"

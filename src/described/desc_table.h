@@ -55,6 +55,8 @@ typedef struct at_desc_table {
     attune_status (*settle)(void *desc, at_error *err);
     /* Whether steps use a form. NULL: all of them. */
     bool (*has_form)(const void *desc, uint32_t form);
+    /* Refuses a form of a text that does not compute the description. NULL: all do. */
+    attune_status (*check_form)(const void *desc, uint32_t form, at_error *err);
     /* Sets members that the form's kernel does not depend on to a fixed value, so that such descriptions share it.
      * NULL: it depends on all. */
     void (*narrow)(void *desc, uint32_t form);

@@ -175,6 +175,8 @@ attune_status at_described_parse(const at_desc_table *of, const char *text, at_d
     int32_t only;
     parsed->of = of, parsed->count = 0;
     if (at_desc_read(of, text, &parsed->desc, &only, err) || of->settle(&parsed->desc, err)) return err->status;
+    if (of->check_form && only != AT_ALL_FORMS && of->check_form(&parsed->desc, (uint32_t)only, err))
+        return err->status;
     for (uint32_t form = 0; form < of->num_forms; form++)
         if (only == AT_ALL_FORMS ? !of->has_form || of->has_form(&parsed->desc, form) : (uint32_t)only == form)
             parsed->forms[parsed->count++] = form;

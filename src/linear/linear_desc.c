@@ -85,6 +85,23 @@ static bool has_form(const void *desc, uint32_t form) {
     return form == LIN_FEW || form == (d->reproducible ? LIN_TOKENS : LIN_CHUNKS);
 }
 
+static attune_status check_form(const void *desc, uint32_t form, at_error *err) {
+    const attune_linear_desc *const d = desc;
+    const char *const word = form == LIN_ANY ? "any" : "any_tokens";
+    if (form < LIN_ANY) return ATTUNE_OK;
+    if (d->head_dim % LIN_ANY_ROWS || d->head_dim > LIN_ANY_DIM)
+        return at_fail(err, ATTUNE_UNSUPPORTED, "head_dim is %lld; of kernel=%s it must be a multiple of %d up to %d",
+                       (long long)d->head_dim, word, LIN_ANY_ROWS, LIN_ANY_DIM);
+    if (d->head_dim_v % LIN_ANY_COLUMNS)
+        return at_fail(err, ATTUNE_UNSUPPORTED, "head_dim_v is %lld; of kernel=%s it must be a multiple of %d",
+                       (long long)d->head_dim_v, word, LIN_ANY_COLUMNS);
+    if (d->out_norm_eps)
+        return at_fail(err, ATTUNE_UNSUPPORTED, "out_norm_eps is %g; of kernel=%s it must be 0", d->out_norm_eps, word);
+    if (d->gate)
+        return at_fail(err, ATTUNE_UNSUPPORTED, "gate is %s; of kernel=%s it must be none", gates[d->gate], word);
+    return ATTUNE_OK;
+}
+
 /* Numbers of heads are arguments, and so are scale and norm. What stays is the number of heads of Q that share a state,
  * and of the heads of V whether they are enough tasks for many threads (kernel.c). */
 static void narrow(void *desc, uint32_t form) {
@@ -108,9 +125,7 @@ static bool generalise(void *desc, uint32_t *form) {
     attune_linear_desc *const d = desc;
     if (*form == LIN_ANY) return false;
     *form = *form == LIN_FEW || *form == LIN_ANY_TOKENS ? LIN_ANY : LIN_ANY_TOKENS;
-    if (d->head_dim % LIN_ANY_ROWS || d->head_dim > LIN_ANY_DIM || d->head_dim_v % LIN_ANY_COLUMNS || d->out_norm_eps ||
-        d->gate || !is_f32_or_bf16(d->decay_dtype) || !is_f32_or_bf16(d->beta_dtype))
-        return false;
+    if (check_form(d, *form, NULL) || !is_f32_or_bf16(d->decay_dtype) || !is_f32_or_bf16(d->beta_dtype)) return false;
     d->has_beta = d->rule >= ATTUNE_DELTA;
     d->rule = d->has_beta ? ATTUNE_GATED_DELTA : ATTUNE_GATED;
     if (!d->decay) d->decay = ATTUNE_DECAY_HEAD;
@@ -137,5 +152,6 @@ const at_desc_table lin_table = {AT_DESC_TABLE(linear, LINEAR, &initial, sizeof(
                                  .num_forms = LIN_NUM_FORMS,
                                  .settle = settle,
                                  .has_form = has_form,
+                                 .check_form = check_form,
                                  .narrow = narrow,
                                  .generalise = generalise};

@@ -18,6 +18,10 @@
  *     linear  few          the longest sequence of the step has fewer than 8 tokens
  *             chunks       it has 8 or more, and the description is not reproducible
  *             tokens       it has 8 or more, and the description is reproducible
+ *             any          as few, for heads of many sizes: head_dim a multiple of 16 up to 256, head_dim_v a multiple
+ *                          of 64, without gate and norm of out. Calls pass such sizes as dim and dim_v, which
+ *                          attune_ir_run does not check. Tier 0 has these kernels; a text names them only by kernel=
+ *             any_tokens   as tokens, likewise
  *     conv    channels     channels of x, out and the state are contiguous
  *             state_apart  those of x and out only
  *             tokens       tokens of x and out are contiguous, and the longest sequence has at least 8
