@@ -217,9 +217,8 @@ static bool add_rows(pl_work *work, const sequence *q, bool for_many, pl_segment
     const int64_t *const sizes = q->part->settled.sizes.of;
     const int64_t rows = q->queries * q->group, longest = sizes[MHA_SEQ_Q] * q->group;
     const int64_t stripe_rows = (int64_t)k->score_row_vectors * k->lanes;
-    const int64_t task_rows =
-        stripe_rows * mha_task_stripes(&q->part->of.kernel->signature.problem, k, sizes[MHA_BATCH] * q->heads,
-                                       ceil_div(longest, stripe_rows), sizes[MHA_SEQ_KV]);
+    const int64_t task_rows = stripe_rows * mha_task_stripes(&q->part->of.kernel->signature.problem, k, q->heads,
+                                                             ceil_div(longest, stripe_rows), sizes[MHA_SEQ_KV]);
     if (task_rows < 1 || q->tasks != q->heads * ceil_div(longest, task_rows)) return false;
     const int64_t all = q->tasks / q->heads, own = ceil_div(rows, task_rows);
     const bool falls = at_kernel_falls(q->part->of.kernel);

@@ -99,10 +99,10 @@ bool mha_merges_chunks(const attune_problem *canonical, const mha_schedule *sche
 bool mha_bounds_chunks(const attune_problem *canonical);
 int64_t mha_most_chunks(const attune_problem *canonical, const mha_schedule *schedule, int64_t keys, int64_t kv_heads);
 
-/* Prefill: the stripes of a task: as task_row_vectors says; at most; and in a call of so many KV heads, of all
- * sequences together, whose longest sequence has so many stripes for each and so many keys. Every task reads all keys
- * of its head. Where these are too many for a cache, tasks have more stripes than usual, but no more than leave
- * MHA_LONG_TASKS tasks. No bit depends on it. */
+/* Prefill: the stripes of a task: as task_row_vectors says; at most; and in a call with so many KV heads, whose longest
+ * sequence has so many stripes for each and so many keys. Every task reads all keys of its head. Where these are too
+ * many for a cache, tasks have more stripes than usual, but no more than leave the longest sequence MHA_LONG_TASKS
+ * tasks: others may be short, and have none. No bit depends on it. */
 static inline int64_t mha_usual_stripes(const mha_schedule *s) { return s->task_row_vectors / s->score_row_vectors; }
 int64_t mha_most_stripes(const attune_problem *canonical, const mha_schedule *schedule);
 int64_t mha_task_stripes(const attune_problem *canonical, const mha_schedule *schedule, int64_t heads, int64_t stripes,

@@ -71,7 +71,15 @@ static attune_arguments arguments_of(const attune_plan *plan, const step *s) {
     return a;
 }
 
-/* The share of the threads' time in which they wait for others, and the tasks of the first stage. */
+/* The tasks of sequences of many queries in the first stage. */
+static int64_t tasks_of_many(const pl_work *work) {
+    int64_t tasks = 0;
+    for (size_t i = work->stage_begin[0]; i < work->stage_begin[1]; i++)
+        if (work->segments[i].part == work->part_of[PL_MANY]) tasks += work->segments[i].count;
+    return tasks;
+}
+
+/* The share of the threads' time in which they wait for others, and the tasks of sequences of many queries. */
 static double idle_of(attune_plan *plan, const step *s, uint32_t threads, int64_t *tasks) {
     static pl_work work;
     at_error err = {0};
@@ -86,23 +94,25 @@ static double idle_of(attune_plan *plan, const step *s, uint32_t threads, int64_
     pl_work_list(&work, true, segments);
     assert_true(work.num_segments <= pl_work_most_segments(&work));
     const pl_idle idle = pl_work_simulate(&work, threads);
-    if (tasks) *tasks = pl_stage_tasks(&work, 0);
+    if (tasks) *tasks = tasks_of_many(&work);
     free(segments);
     assert_true(idle.cost > 0 && idle.time > 0);
     return 1 - idle.cost / (idle.time * threads);
 }
 
-static attune_plan *plan_of(attune_context *context) {
+static attune_plan *plan_of(attune_context *context, int heads, int kv_heads) {
     attune_plan *plan;
-    const attune_problem p = problem_parsed("num_heads=32,num_kv_heads=8,head_dim=128,dtype=bf16,is_causal=1,ragged=1,"
-                                            "kv_lens=1,page_size=16,seq_q=dynamic,seq_kv=dynamic");
+    attune_problem p = problem_parsed("num_heads=32,num_kv_heads=8,head_dim=128,dtype=bf16,is_causal=1,ragged=1,"
+                                      "kv_lens=1,page_size=16,seq_q=dynamic,seq_kv=dynamic");
+    p.num_heads = heads;
+    p.num_kv_heads = kv_heads;
     if (attune_plan_create(context, &p, NULL, &plan)) fail_msg("%s", attune_last_message());
     return plan;
 }
 
 static void check(const char *target, double most) {
     attune_context *const context = tensors_context_for(at_target_find(target));
-    attune_plan *const plan = plan_of(context);
+    attune_plan *const plan = plan_of(context, 32, 8);
     for (int i = 0; i < 4; i++) {
         const step s = step_number(i);
         const double idle = idle_of(plan, &s, THREADS, NULL);
@@ -128,7 +138,7 @@ static void many_threads_are_busy(void **state) {
 static void long_tasks_are_listed(void **state) {
     (void)state;
     attune_context *const context = tensors_context(NULL, 1);
-    attune_plan *const plan = plan_of(context);
+    attune_plan *const plan = plan_of(context, 32, 8);
     step near = {0}, far = {0};
     int64_t tasks_near, tasks_far;
     add(&near, 512, 16383);
@@ -143,8 +153,29 @@ static void long_tasks_are_listed(void **state) {
     attune_context_destroy(context);
 }
 
+/* A chunk has 32 of them however many sequences decode in the same step. */
+static void decoding_leaves_a_chunk_its_tasks(void **state) {
+    (void)state;
+    attune_context *const context = tensors_context(NULL, 1);
+    attune_plan *const plan = plan_of(context, 16, 1);
+    for (int decoding = 0; decoding <= 32; decoding += 16) {
+        step near = {0}, far = {0};
+        int64_t tasks_near, tasks_far;
+        add(&near, 512, 16383);
+        add(&far, 512, 16384);
+        for (int i = 0; i < decoding; i++) add(&near, 1, 100 + i), add(&far, 1, 100 + i);
+        idle_of(plan, &near, 32, &tasks_near);
+        idle_of(plan, &far, 32, &tasks_far);
+        printf("# %d decodes: %lld and %lld tasks\n", decoding, (long long)tasks_near, (long long)tasks_far);
+        assert_true(tasks_near >= 64);
+        assert_int_equal(tasks_far, 32);
+    }
+    attune_plan_destroy(plan);
+    attune_context_destroy(context);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(many_threads_are_busy),
-                                       cmocka_unit_test(long_tasks_are_listed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(many_threads_are_busy), cmocka_unit_test(long_tasks_are_listed),
+                                       cmocka_unit_test(decoding_leaves_a_chunk_its_tasks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ enum {
     MOST_KEYS = 2600,
     FEW_KEYS = 160,
     LONG_KEYS = 16500,
-    MOST_TOKENS = 400,
+    MOST_TOKENS = 800,
     MOST_HEADS = 8,
     MOST_DIM = 24
 };
@@ -356,22 +356,22 @@ static void long_sequences_of_many_heads(void **state) {
     attune_context_destroy(context);
 }
 
-/* With that many keys, tasks of the kernel for many queries have more rows in the step than in a step of one sequence.
- */
-static void a_chunk_of_a_long_sequence(void **state) {
+/* Beside a chunk of a long sequence, tasks of a prompt have more rows than in a step of its own. */
+static void a_prompt_and_a_long_sequence(void **state) {
+    enum { PROMPT = 3, LONG = 5 };
     (void)state;
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     attune_context *context;
     attune_attention *attention;
-    shape s = {.desc = describe(3, true), .group = descriptions[3].group, .batch = MOST_BATCH, .most_keys = LONG_KEYS};
+    shape s = {.desc = describe(3, true), .group = 4, .batch = MOST_BATCH, .most_keys = LONG_KEYS};
+    s.desc.num_heads = s.desc.num_kv_heads * s.group;
     s.desc.window_left = -1;
     s.desc.kv = ATTUNE_KV_PAGED;
     s.desc.page_size = 64;
     options.max_workers = 3;
     for (int b = 0; b < s.batch; b++) {
-        const bool is_long = b == 5;
-        s.starts_q[b + 1] = s.starts_q[b] + (is_long ? 90 : 1);
-        s.lens[b] = is_long ? LONG_KEYS : 10 + b;
+        s.starts_q[b + 1] = s.starts_q[b] + (b == PROMPT ? 700 : b == LONG ? 50 : 1);
+        s.lens[b] = b == PROMPT ? 710 : b == LONG ? LONG_KEYS : 10 + b;
     }
     random_state = test_seed();
     assert_ok(attune_context_create(&options, &context));
@@ -381,7 +381,8 @@ static void a_chunk_of_a_long_sequence(void **state) {
     run_in_all_ways(&s, attention, &t);
     run_one_by_one(&s, attention, &t);
     interpret(&s, context, attention, &t);
-    for (int i = 0; i < 90; i += 11) check_row(&s, &t, 5, i, i % (int)s.desc.num_heads);
+    for (int i = 0; i < 700; i += 11) check_row(&s, &t, PROMPT, i, i % (int)s.desc.num_heads);
+    for (int i = 0; i < 50; i += 11) check_row(&s, &t, LONG, i, i % (int)s.desc.num_heads);
     attune_attention_destroy(attention);
     attune_context_destroy(context);
     free_tensors(&t);
@@ -551,7 +552,7 @@ static void runners_that_are_wrong(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(random_steps),
                                        cmocka_unit_test(long_sequences_of_many_heads),
-                                       cmocka_unit_test(a_chunk_of_a_long_sequence),
+                                       cmocka_unit_test(a_prompt_and_a_long_sequence),
                                        cmocka_unit_test(threads_share_a_plan),
                                        cmocka_unit_test(little_work_stays_on_the_caller),
                                        cmocka_unit_test(runners_that_are_wrong)};

@@ -135,8 +135,7 @@ static const ir_expr *open_task_stripes(const q_lanes *c, const ir_expr *rows) {
     const ir_expr *const *size = c->m->params.size;
     const ir_expr *usual = ir_idx(b, mha_usual_stripes(c->m->s)), *most = ir_idx(b, c->max_stripes);
     if (ir_is(usual, c->max_stripes)) return usual;
-    const ir_expr *heads = ir_mul(b, size[MHA_BATCH], size[MHA_KV_HEADS]);
-    const ir_expr *all = ir_mul(b, heads, ir_ceil_div(b, rows, c->stripe_rows));
+    const ir_expr *all = ir_mul(b, size[MHA_KV_HEADS], ir_ceil_div(b, rows, c->stripe_rows));
     const ir_expr *fit = ir_min(b, ir_div(b, all, ir_idx(b, MHA_LONG_TASKS)), most);
     return ir_select(b, ir_lt(b, size[MHA_SEQ_KV], ir_idx(b, MHA_LONG_KEYS)), usual, ir_max(b, fit, usual));
 }
