@@ -96,7 +96,8 @@ static bool choose(const explain_options *o, attune_context *context, const attu
     strcpy(e->schedule_text, e->prediction.schedule);
     e->problem = *problem;
     problem_fill_defaults(&e->problem);
-    const bool is_open = (e->problem.seq_q < 0 || e->problem.is_ragged) && e->problem.seq_kv < 0;
+    const bool varies = e->problem.is_ragged || e->problem.has_kv_lens || e->problem.page_size;
+    const bool is_open = varies && (e->problem.seq_q < 0 || e->problem.is_ragged) && e->problem.seq_kv < 0;
     settle(&e->problem, &o->sizes);
     e->has_model = e->problem.op == ATTUNE_ATTENTION || e->problem.op == ATTUNE_MHA;
     e->has_tiles = e->has_model && tile_cut_of(&e->problem, &e->schedule, is_open, &e->tiles);

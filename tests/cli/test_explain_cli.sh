@@ -78,6 +78,11 @@ expect "causal tiles" 0 '^ +rows +0 to +3  /\.\.$' choice avx2 --schedule=$tiles
 grep -qE '^ +rows +4 to +7  #/\.$' "$work/stdout" && grep -qE '^ +rows +8 to +11  ##/$' "$work/stdout" &&
     grep -q 'a task has 2 stripes by 3 tiles' "$work/stdout" && grep -q ', \. left out' "$work/stdout"
 report $? "line by line"
+open=num_heads=8,seq_q=dynamic,seq_kv=dynamic,head_dim=64
+expect "tasks of sequences with many keys" 0 'a task has [0-9]+ or more stripes by' choice avx2 \
+    --sizes=seq_q=512,seq_kv=16384 $open,kv_lens=1
+expect "but not where all have the same lengths" 0 'a task has [0-9]+ stripes? by' choice avx2 \
+    --sizes=seq_q=512,seq_kv=16384 $open
 expect "a window, heads in groups" 0 '^ +rows +4 to +7  \./\.$' choice avx2 --schedule=$tiles \
     num_heads=2,num_kv_heads=1,seq_q=4,seq_kv=12,head_dim=8,is_causal=1,causal_offset=-4,window_left=1
 expect "a window and global keys of a lone query" 0 '^ +rows +0 to +0  /[.|]+/$' choice avx2 \

@@ -142,7 +142,7 @@ void tile_print(const attune_problem *p, const tile_cut *cut, bool lanes_along_r
            (long long)cut->stripes, plural(cut->stripes), (long long)cut->stripe, plural(cut->stripe),
            (long long)cut->tiles, plural(cut->tiles), (long long)cut->tile, lanes_along_rows ? "rows" : "head_dim");
     printf("              a task has %lld %sstripe%s by %lld tile%s\n", (long long)cut->stripes_in_task,
-           cut->has_more ? "or more " : "", plural(cut->stripes_in_task), (long long)cut->tiles_in_task,
+           cut->has_more ? "or more " : "", plural(cut->stripes_in_task + cut->has_more), (long long)cut->tiles_in_task,
            plural(cut->tiles_in_task));
     print_lines(p, cut);
     printf("              # computed%s%s%s\n",

@@ -15,8 +15,8 @@ typedef struct tile_cut {
     bool has_more; /* a task of a large call has more stripes (MHA_LONG_KEYS) */
 } tile_cut;
 
-/* Fills in *cut. The problem is canonical. is_open: its kernel leaves both lengths open. false if they are open here,
- * or 0. */
+/* Fills in *cut. The problem is canonical. is_open: its kernel leaves both lengths open, and each
+ * sequence may have its own. false if they are open here, or 0. */
 bool tile_cut_of(const attune_problem *p, const mha_schedule *s, bool is_open, tile_cut *cut);
 
 /* Prints a line for stripes that attend to the same tiles, with a letter for each tile. */
