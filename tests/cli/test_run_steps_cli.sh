@@ -148,6 +148,13 @@ refuse "linear attention on a file without states" \
 refuse "linear attention on a file without states, which ids name" \
     'num_states is 0; for a batch of 2 with state_ids it must be at least 1$' "$attune" run "${rows[@]}" \
     --tensor "state_ids=$work/ids.npy"
+refuse "tokens without cu_seqlens" 'tokens is 7, which is a size of batches with cu_seqlens; say seq=N' "$attune" run \
+    "${conv[0]}" --sizes seq=3,tokens=7
+refuse "two files of q" 'q has two files; one is wanted' "$attune" run op=linear --q a.npy "${rows[@]:1:6}"
+refuse "two files of another tensor" 'x has two files; one is wanted' "$attune" run op=conv "${files[@]}" \
+    --tensor "x=$work/x.npy"
+refuse "two files for an output" 'state has two files; one is wanted' "$attune" run "${conv[@]}" \
+    --write "state=$work/a.npy" --write "state=$work/b.npy"
 expect "sizes that the files have not" 1 'x has the shape \(2, 9, 19\); it must be \(batch=2, seq=8, channels\)' \
     "$attune" run op=conv "${files[@]}" --sizes seq=8
 expect "tensors that are missing" 1 'op=conv needs --tensor weights=F.npy' "$attune" run op=conv,taps=3 \

@@ -60,6 +60,16 @@ static bool take_files(step_call *c) {
     return false;
 }
 
+/* The number of tokens is that of a batch with cu_seqlens. */
+static bool check_tokens(const step_call *c) {
+    const int64_t tokens = step_size_of(c, "tokens");
+    if (tokens < 0 || step_file(c, "cu_seqlens")) return true;
+    tool_error("tokens is %lld, which is a size of batches with cu_seqlens; say seq=N, or give --tensor "
+               "cu_seqlens=F.npy",
+               (long long)tokens);
+    return false;
+}
+
 /* Whether the last start is within the tokens that files have. */
 static bool check_starts(step_call *c) {
     const npy_array *const starts = step_file(c, "cu_seqlens");
@@ -87,7 +97,7 @@ bool step_derive_sequences(step_call *c) {
     int64_t *const batch = step_size(c, "batch"), *const states = step_size(c, "num_states");
     if (*batch < 0) *batch = 1;
     if (*states < 0) *states = *batch;
-    return check_states(c) && check_starts(c);
+    return check_tokens(c) && check_states(c) && check_starts(c);
 }
 
 static bool derive(step_call *c) {
