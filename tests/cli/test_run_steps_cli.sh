@@ -150,6 +150,8 @@ refuse "linear attention on a file without states, which ids name" \
     --tensor "state_ids=$work/ids.npy"
 refuse "tokens without cu_seqlens" 'tokens is 7, which is a size of batches with cu_seqlens; say seq=N' "$attune" run \
     "${conv[0]}" --sizes seq=3,tokens=7
+refuse "an operator that comes second" 'op=linear must come first' "$attune" run num_heads=2,op=linear
+refuse "an operator that comes second, explained" 'op=mla must come first' "$attune" explain num_heads=2,op=mla
 refuse "two files of q" 'q has two files; one is wanted' "$attune" run op=linear --q a.npy "${rows[@]:1:6}"
 refuse "two files of another tensor" 'x has two files; one is wanted' "$attune" run op=conv "${files[@]}" \
     --tensor "x=$work/x.npy"

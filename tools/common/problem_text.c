@@ -28,9 +28,14 @@ bool problem_text_is_described(const char *text) {
 }
 
 void problem_refuse(void) {
-    const char *const message = attune_last_message();
-    const char *const last = strncmp(message, "op is '", 7) ? NULL : strstr(message, " or ");
-    if (last)
+    enum { BEFORE = sizeof "op is '" - 1 };
+    char message[ATTUNE_MESSAGE_BYTES], op[32] = "";
+    snprintf(message, sizeof message, "%s", attune_last_message());
+    const char *const last = strncmp(message, "op is '", BEFORE) ? NULL : strstr(message, " or ");
+    if (last) snprintf(op, sizeof op, "op=%.*s", (int)strcspn(message + BEFORE, "'"), message + BEFORE);
+    if (last && problem_text_is_described(op))
+        tool_error("%s must come first, before what else describes the operator", op);
+    else if (last)
         tool_error("%.*s, %s, linear, conv, index, blocks or mla", (int)(last - message), message, last + 4);
     else
         tool_error("%s", message);
