@@ -152,6 +152,9 @@ refuse "tokens without cu_seqlens" 'tokens is 7, which is a size of batches with
     "${conv[0]}" --sizes seq=3,tokens=7
 refuse "an operator that comes second" 'op=linear must come first' "$attune" run num_heads=2,op=linear
 refuse "an operator that comes second, explained" 'op=mla must come first' "$attune" explain num_heads=2,op=mla
+refuse "a decay that the rule has not" \
+    'decay is given, but the rule delta has none; say rule=gated or rule=gated_delta' "$attune" run \
+    op=linear,rule=delta "${rows[@]:1:6}" --tensor "decay=$work/rows.npy"
 refuse "two files of q" 'q has two files; one is wanted' "$attune" run op=linear --q a.npy "${rows[@]:1:6}"
 refuse "two files of another tensor" 'x has two files; one is wanted' "$attune" run op=conv "${files[@]}" \
     --tensor "x=$work/x.npy"

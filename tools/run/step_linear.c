@@ -5,6 +5,7 @@
 #include "ref_attention.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static const attune_linear_desc *desc_of(const step_call *c) { return &c->desc.linear; }
 
@@ -33,9 +34,11 @@ static const char *const follow[] = {"out_heads", NULL};
 
 /* A tensor that the rule has nothing for, because the text names no rule, or another. */
 static bool fits_rule(const step_call *c, const char *name, attune_linear_rule one, attune_linear_rule other) {
-    static const char *const rules[] = {"linear", "gated", "delta", "gated_delta"};
     const attune_linear_rule rule = desc_of(c)->rule;
     if (!step_file(c, name) || rule == one || rule == other) return true;
+    size_t i = 0;
+    while (strcmp(lin_table.fields[i].name, "rule") != 0) i++;
+    const char *const *const rules = lin_table.fields[i].words;
     tool_error("%s is given, but the rule %s has none; say rule=%s or rule=%s", name, rules[rule], rules[one],
                rules[other]);
     return false;
