@@ -22,7 +22,7 @@ SIZES = dict(vocab_size=320, hidden_size=64, intermediate_size=160, num_hidden_l
 
 @pytest.fixture(scope="module", autouse=True)
 def engine():
-    done = subprocess.run(["make", "-s", "-C", ROOT, f"BUILD={ENGINE.parents[1]}", "DEPS=no", ENGINE],
+    done = subprocess.run(["make", "-s", "-C", ROOT, f"BUILD={ENGINE.parents[1]}", "DEPS=no", "engine"],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
