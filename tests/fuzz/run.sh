@@ -34,6 +34,7 @@ make_seeds() {
     for case in tests/data/conform/*/case.json; do
         cp "$case" "$corpus/fuzz_conform/seed-$(basename "$(dirname "$case")")"
     done
+    rm -f "$corpus/fuzz_sweep/seed" # a sweep of another build is not continued
     "$ATTUNE" sweep --samples=1 -o "$corpus/fuzz_sweep/seed" num_heads=1,seq_q=4,8,head_dim=8 2>/dev/null
     rm -f "$made/cache/tuning.db"
     # The search may end without a winner, so the rows of one are made.
