@@ -103,6 +103,12 @@ flags = $(addprefix $(BUILD)/gen/flags/,$(1))
 .DELETE_ON_ERROR:
 .PHONY: all lib codegen adapters tool lab fetch tier0 deps run minilm clean completions help FORCE
 all: lib codegen adapters tool lab fetch tier0 ## build the library, the code generator and the commands into build/
+# A product may be named by its whole path, too.
+WHOLE_PATHS := $(filter $(CURDIR)/%,$(MAKECMDGOALS))
+ifneq ($(WHOLE_PATHS),)
+.PHONY: $(WHOLE_PATHS)
+$(WHOLE_PATHS): $(CURDIR)/%: %
+endif
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
 codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 adapters: $(call adapters_in,$(BUILD)) ## build the adapters of engines, without them

@@ -52,4 +52,8 @@ report $? "an object is made"
 echo "/* more */" >>src/ir/ops.def
 make_object "$PWD/build" >"$work/stdout" 2>&1 && grep -q "cc src/cache/key.c" "$work/stdout"
 report $? "and made anew for another id, with the whole path of the folder"
+rm $object
+env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory DEPS=no BUILD="$PWD/build" "$PWD/$object" >"$work/stdout" 2>&1
+[ -f $object ]
+report $? "a product may be named by its whole path"
 echo "1..$number"
