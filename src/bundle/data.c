@@ -12,45 +12,54 @@ enum { NAME_BYTES = 384 };
 typedef struct data {
     const at_bundle_plan *plan;
     at_object object;
-    uint32_t text, constants, texts, states;
-    uint32_t kernels; /* symbol of the array of at_bundle_kernel */
+    uint32_t text, constants, pointers, texts, states; /* sections; `pointers`: constants with pointers */
+    uint32_t kernels;                                  /* symbol of the array of at_bundle_kernel */
 } data;
 
 /* ---- Pieces ---- */
 
 static uint32_t symbol_of(data *d, uint32_t section) { return d->object.sections[section].symbol; }
 
-/* A pointer in the constants to a place of a section. */
-static void point(data *d, uint64_t at, uint32_t section, uint64_t offset) {
-    at_object_pointer(&d->object, d->constants, at, symbol_of(d, section), (int64_t)offset);
+static uint64_t put_text(data *d, const char *text) {
+    return at_object_append(&d->object, d->texts, text, strlen(text) + 1, 1);
 }
 
-static void point_to_text(data *d, uint64_t at, const char *text) {
-    point(d, at, d->texts, at_object_append(&d->object, d->texts, text, strlen(text) + 1, 1));
+/* An offset in the constants, to a place of a section. */
+static void refer(data *d, uint64_t at, uint32_t section, uint64_t offset) {
+    at_object_distance(&d->object, d->constants, at, symbol_of(d, section), (int64_t)offset);
 }
+
+static void refer_to_text(data *d, uint64_t at, const char *text) { refer(d, at, d->texts, put_text(d, text)); }
+
+/* A pointer to a place of a section. */
+static void point(data *d, uint64_t at, uint32_t section, uint64_t offset) {
+    at_object_pointer(&d->object, d->pointers, at, symbol_of(d, section), (int64_t)offset);
+}
+
+static void point_to_text(data *d, uint64_t at, const char *text) { point(d, at, d->texts, put_text(d, text)); }
 
 static uint32_t outside(data *d, const char *name) {
     return at_object_symbol_add(&d->object,
                                 &(at_object_symbol){.name = name, .binding = STB_GLOBAL, .visibility = STV_HIDDEN});
 }
 
-/* A pointer to an entry of a kernel's code, which is in another object. */
-static void point_to_entry(data *d, uint64_t at, size_t kernel, size_t aim, const char *entry) {
+/* An offset to an entry of a kernel's code, which is in another object. */
+static void refer_to_entry(data *d, uint64_t at, size_t kernel, size_t aim, const char *entry) {
     char name[NAME_BYTES];
     const at_bundle_plan *plan = d->plan;
     snprintf(name, sizeof name, "%s.%s%s.%s", plan->name, plan->parts[kernel].name, plan->aims[aim].suffix, entry);
-    at_object_pointer(&d->object, d->constants, at, outside(d, name), 0);
+    at_object_distance(&d->object, d->constants, at, outside(d, name), 0);
 }
 
 /* ---- A kernel ---- */
 
 static uint64_t put_signature(data *d, const at_signature *signature) {
-    const uint64_t at = at_object_append(&d->object, d->constants, NULL, sizeof *signature, _Alignof(at_signature));
+    const uint64_t at = at_object_append(&d->object, d->pointers, NULL, sizeof *signature, _Alignof(at_signature));
     at_signature copy;
     memcpy(&copy, signature, sizeof copy);
     for (size_t i = 0; i < copy.count; i++) copy.tensors[i].name = NULL;
-    if (!d->object.sections[d->constants].data.failed)
-        memcpy(d->object.sections[d->constants].data.data + at, &copy, sizeof copy);
+    if (!d->object.sections[d->pointers].data.failed)
+        memcpy(d->object.sections[d->pointers].data.data + at, &copy, sizeof copy);
     for (size_t i = 0; i < signature->count; i++)
         point_to_text(d, at + offsetof(at_signature, tensors) + i * sizeof(mha_tensor) + offsetof(mha_tensor, name),
                       signature->tensors[i].name);
@@ -64,7 +73,7 @@ static uint64_t put_phases(data *d, size_t kernel, size_t aim, const at_image_he
         char entry[24];
         snprintf(entry, sizeof entry, "phase%u", p);
         const uint64_t place = at_object_append(&d->object, d->constants, &phase, sizeof phase, 8);
-        point_to_entry(d, place + offsetof(at_bundle_phase, run), kernel, aim, entry);
+        refer_to_entry(d, place + offsetof(at_bundle_phase, run), kernel, aim, entry);
     }
     return at;
 }
@@ -90,12 +99,12 @@ static uint64_t put_codes(data *d, size_t kernel) {
                                      .num_phases = image->num_phases,
                                      .num_shared = image->num_shared};
         const uint64_t at = at_object_append(&d->object, d->constants, &code, sizeof code, 8);
-        point_to_text(d, at + offsetof(at_bundle_code, target), plan->aims[a].target->name);
-        point_to_text(d, at + offsetof(at_bundle_code, machine), plan->aims[a].machine);
-        point_to_text(d, at + offsetof(at_bundle_code, name), plan->aims[a].name);
-        point_to_text(d, at + offsetof(at_bundle_code, schedule), plan->parts[kernel].images[a].schedule);
-        point_to_entry(d, at + offsetof(at_bundle_code, plan), kernel, a, "plan");
-        point(d, at + offsetof(at_bundle_code, phases), d->constants, phases[a]);
+        refer_to_text(d, at + offsetof(at_bundle_code, target), plan->aims[a].target->name);
+        refer_to_text(d, at + offsetof(at_bundle_code, machine), plan->aims[a].machine);
+        refer_to_text(d, at + offsetof(at_bundle_code, name), plan->aims[a].name);
+        refer_to_text(d, at + offsetof(at_bundle_code, schedule), plan->parts[kernel].images[a].schedule);
+        refer_to_entry(d, at + offsetof(at_bundle_code, plan), kernel, a, "plan");
+        refer(d, at + offsetof(at_bundle_code, phases), d->constants, phases[a]);
     }
     return first;
 }
@@ -115,9 +124,9 @@ static void put_call(data *d, const at_bundle_part *part, at_bundle_kernel *kern
     kernel->num_fields = put_fields(d, part, &fields);
     const uint64_t signature = put_signature(d, &part->signature);
     const uint64_t state = at_object_append(&d->object, d->states, NULL, sizeof(at_bundle_state), 8);
-    point(d, at + offsetof(at_bundle_kernel, signature), d->constants, signature);
-    point(d, at + offsetof(at_bundle_kernel, fields), d->constants, fields);
-    point(d, at + offsetof(at_bundle_kernel, state), d->states, state);
+    refer(d, at + offsetof(at_bundle_kernel, signature), d->pointers, signature);
+    refer(d, at + offsetof(at_bundle_kernel, fields), d->constants, fields);
+    refer(d, at + offsetof(at_bundle_kernel, state), d->states, state);
 }
 
 static void put_kernel(data *d, size_t number, uint64_t at) {
@@ -129,9 +138,9 @@ static void put_kernel(data *d, size_t number, uint64_t at) {
     if (!part->described) attune_problem_print(&part->signature.problem, problem, sizeof problem);
     at_string *constants = &d->object.sections[d->constants].data;
     if (!constants->failed) memcpy(constants->data + at, &kernel, sizeof kernel);
-    point_to_text(d, at + offsetof(at_bundle_kernel, name), part->name);
-    point_to_text(d, at + offsetof(at_bundle_kernel, problem), part->described ? part->text : problem);
-    point(d, at + offsetof(at_bundle_kernel, codes), d->constants, codes);
+    refer_to_text(d, at + offsetof(at_bundle_kernel, name), part->name);
+    refer_to_text(d, at + offsetof(at_bundle_kernel, problem), part->described ? part->text : problem);
+    refer(d, at + offsetof(at_bundle_kernel, codes), d->constants, codes);
 }
 
 /* ---- Functions ---- */
@@ -177,13 +186,13 @@ static void put_functions(data *d, size_t number, uint64_t at) {
 static void put_bundle(data *d, uint64_t kernels) {
     char name[NAME_BYTES];
     const at_bundle bundle = {.version = AT_BUNDLE_VERSION, .num_kernels = (uint32_t)d->plan->num_parts};
-    const uint64_t at = at_object_append(&d->object, d->constants, &bundle, sizeof bundle, 8);
+    const uint64_t at = at_object_append(&d->object, d->pointers, &bundle, sizeof bundle, 8);
     point_to_text(d, at + offsetof(at_bundle, name), d->plan->name);
     point_to_text(d, at + offsetof(at_bundle, generator_id), ATTUNE_GENERATOR_ID);
     point(d, at + offsetof(at_bundle, kernels), d->constants, kernels);
     snprintf(name, sizeof name, "%s_bundle", d->plan->name);
     at_object_symbol symbol = {
-        .name = name, .section = d->constants, .offset = at, .size = sizeof bundle, .type = STT_OBJECT};
+        .name = name, .section = d->pointers, .offset = at, .size = sizeof bundle, .type = STT_OBJECT};
     symbol.binding = STB_GLOBAL;
     at_object_symbol_add(&d->object, &symbol);
     /* A symbol that others may replace could not be addressed in a shared library. */
@@ -199,8 +208,10 @@ attune_status at_bundle_data_object(const at_bundle_plan *plan, at_string *out, 
     at_object *o = &d.object;
     at_object_init(o, plan->machine, plan->allocator);
     d.text = at_object_section_add(o, ".text", SHT_PROGBITS, SHF_ALLOC | SHF_EXECINSTR, 16);
-    d.constants = at_object_section_add(o, ".data.rel.ro", SHT_PROGBITS, SHF_ALLOC | SHF_WRITE, 16);
-    d.texts = at_object_section_add(o, ".rodata", SHT_PROGBITS, SHF_ALLOC, 1);
+    d.constants = at_object_section_add(o, ".rodata", SHT_PROGBITS, SHF_ALLOC, 16);
+    d.pointers = at_object_section_add(o, ".data.rel.ro", SHT_PROGBITS, SHF_ALLOC | SHF_WRITE, 16);
+    /* The linker keeps one of equal texts. */
+    d.texts = at_object_section_add(o, ".rodata.str1.1", SHT_PROGBITS, SHF_ALLOC | SHF_MERGE | SHF_STRINGS, 1);
     d.states = at_object_section_add(o, ".bss", SHT_NOBITS, SHF_ALLOC | SHF_WRITE, 8);
     const uint64_t kernels = at_object_append(o, d.constants, NULL, plan->num_parts * sizeof(at_bundle_kernel), 16);
     for (size_t k = 0; k < plan->num_parts; k++) {

@@ -83,6 +83,10 @@ void at_object_pointer(at_object *o, uint32_t section, uint64_t offset, uint32_t
     at_object_relocate(o, section, offset, o->machine == EM_AARCH64 ? R_AARCH64_ABS64 : R_X86_64_64, symbol, addend);
 }
 
+void at_object_distance(at_object *o, uint32_t section, uint64_t offset, uint32_t symbol, int64_t addend) {
+    at_object_relocate(o, section, offset, o->machine == EM_AARCH64 ? R_AARCH64_PREL32 : R_X86_64_PC32, symbol, addend);
+}
+
 void at_object_add_notes(at_object *o) {
     const bool is_arm = o->machine == EM_AARCH64;
     const uint32_t feature = is_arm ? GNU_PROPERTY_AARCH64_FEATURE_1_AND : GNU_PROPERTY_X86_FEATURE_1_AND;
@@ -151,6 +155,7 @@ static void write_section(file *f, const at_object_section *section) {
     header->sh_type = section->type;
     header->sh_flags = section->flags;
     header->sh_addralign = section->align;
+    header->sh_entsize = section->flags & SHF_STRINGS ? 1 : 0;
     header->sh_size = section->data.length;
 }
 

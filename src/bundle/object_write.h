@@ -47,6 +47,9 @@ uint32_t at_object_symbol_add(at_object *object, const at_object_symbol *symbol)
 void at_object_relocate(at_object *object, uint32_t section, uint64_t offset, uint32_t type, uint32_t symbol,
                         int64_t addend);
 
+/* At `offset`, 4 bytes: the distance from them to the symbol. */
+void at_object_distance(at_object *object, uint32_t section, uint64_t offset, uint32_t symbol, int64_t addend);
+
 /* A pointer of 8 bytes at `offset`. */
 void at_object_pointer(at_object *object, uint32_t section, uint64_t offset, uint32_t symbol, int64_t addend);
 

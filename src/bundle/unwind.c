@@ -14,8 +14,7 @@ uint32_t at_unwind_section_add(at_object *o) {
 }
 
 static void point_to_code(at_object *o, uint32_t unwind, uint64_t at, uint32_t text, uint64_t offset) {
-    const uint32_t type = o->machine == EM_AARCH64 ? R_AARCH64_PREL32 : R_X86_64_PC32;
-    at_object_relocate(o, unwind, at, type, o->sections[text].symbol, (int64_t)offset);
+    at_object_distance(o, unwind, at, o->sections[text].symbol, (int64_t)offset);
 }
 
 /* ---- The table of an image ---- */

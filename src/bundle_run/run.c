@@ -20,10 +20,13 @@ _Static_assert(sizeof(at_bundle_call) <= AT_BUNDLE_CALL_BYTES, "the struct of a 
 
 /* ---- Checking ---- */
 
+static const at_signature *signature_of(const at_bundle_kernel *kernel) { return at_bundle_to(&kernel->signature); }
+
 static void take_arguments(const void *given, const at_bundle_kernel *kernel, attune_arguments *arguments) {
-    *arguments = kernel->signature->initial.arguments;
+    const at_bundle_field *const fields = at_bundle_fields(kernel);
+    *arguments = signature_of(kernel)->initial.arguments;
     for (uint32_t i = 0; i < kernel->num_fields; i++) {
-        const at_bundle_field *field = &kernel->fields[i];
+        const at_bundle_field *field = &fields[i];
         memcpy((char *)arguments + field->to, (const char *)given + field->from, field->bytes);
     }
 }
@@ -31,7 +34,7 @@ static void take_arguments(const void *given, const at_bundle_kernel *kernel, at
 static attune_status find_code(const at_bundle_kernel *kernel, const at_bundle_code **code, at_error *err) {
     *code = at_bundle_code_of(kernel);
     if (*code) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_UNSUPPORTED, "the bundle has no code of %s for this CPU", kernel->name);
+    return at_fail(err, ATTUNE_UNSUPPORTED, "the bundle has no code of %s for this CPU", at_bundle_name(kernel));
 }
 
 static at_code_shape shape_of(const at_bundle_code *code) {
@@ -55,19 +58,19 @@ static attune_status prepare(const void *given, uint32_t workers, at_bundle_call
     if (!status) status = find_code(kernel, &code, err);
     if (status) return status;
     take_arguments(given, kernel, &arguments);
-    status = at_call_make(kernel->signature, NULL, &arguments, &call->call, err);
+    status = at_call_make(signature_of(kernel), NULL, &arguments, &call->call, err);
     if (status || call->call.settled->is_empty) return status;
 
     const at_code_shape shape = shape_of(code);
     size_t needed;
     void *const workspace = arguments.workspace;
-    code->plan(call->call.settled->scalars, call->plan);
+    at_bundle_code_plan(code)(call->call.settled->scalars, call->plan);
     status = at_code_size(&shape, workers, call->plan, &needed, err);
     if (!status && needed && !workspace)
         status = at_fail(err, ATTUNE_WORKSPACE_TOO_SMALL, "workspace is NULL; this call needs %zu bytes", needed);
     if (!status) status = at_workspace_check(workspace, arguments.workspace_bytes, needed, err);
     if (status) return status;
-    const size_t count = kernel->signature->count;
+    const size_t count = signature_of(kernel)->count;
     memcpy(call->buffers, call->call.buffers, count * sizeof *call->buffers);
     call->scratch = (char *)workspace + at_code_place_shared(&shape, call->plan, workspace, call->buffers + count);
     call->workers = workers;
@@ -98,10 +101,10 @@ int at_bundle_workspace(const void *given, uint32_t workers, size_t *bytes, cons
     attune_status status = find_code(kernel, &code, NULL);
     if (status) return status;
     take_arguments(given, kernel, &arguments);
-    status = at_call_settle(kernel->signature, &arguments, &settled, NULL);
+    status = at_call_settle(signature_of(kernel), &arguments, &settled, NULL);
     if (status || settled.is_empty) return status;
     const at_code_shape shape = shape_of(code);
-    code->plan(settled.scalars, plan);
+    at_bundle_code_plan(code)(settled.scalars, plan);
     return at_code_size(&shape, workers, plan, bytes, NULL);
 }
 
@@ -109,8 +112,8 @@ int at_bundle_workspace(const void *given, uint32_t workers, size_t *bytes, cons
 
 static void run_tasks(const at_bundle_call *call, uint32_t phase, int64_t begin, int64_t end, uint32_t worker) {
     const at_bundle_code *code = call->code;
-    code->phases[phase].run(call->buffers, call->call.settled->scalars, begin, end,
-                            call->scratch + worker * code->max_scratch);
+    at_phase_fn *const run = at_bundle_phase_run(at_bundle_code_phase(code, phase));
+    run(call->buffers, call->call.settled->scalars, begin, end, call->scratch + worker * code->max_scratch);
 }
 
 int at_bundle_run(const void *arguments, const at_bundle_kernel *kernel) {

@@ -52,7 +52,7 @@ static attune_status check_bundle(const at_bundle *bundle, at_error *err) {
 }
 
 static attune_status read_key(registered_kernel *kernel, at_error *err) {
-    const char *const text = kernel->kernel->problem;
+    const char *const text = at_bundle_problem(kernel->kernel);
     attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
     if (kernel->kernel->is_described) {
         kernel->key_bytes = strnlen(text, sizeof kernel->key);
@@ -95,11 +95,11 @@ bool at_bundles_are_empty(const at_bundles *bundles) { return !atomic_load(&bund
 
 static const at_bundle_code *find_code(const at_bundle_kernel *kernel, const char *target, const char *machine,
                                        const char *schedule) {
-    const at_bundle_code *const end = kernel->codes + kernel->num_codes;
-    for (const at_bundle_code *code = kernel->codes; code < end; code++) {
-        if (strcmp(code->target, target) != 0) continue;
+    const at_bundle_code *const end = at_bundle_codes(kernel) + kernel->num_codes;
+    for (const at_bundle_code *code = at_bundle_codes(kernel); code < end; code++) {
+        if (strcmp(at_bundle_code_target(code), target) != 0) continue;
         if (!schedule) return at_bundle_nearest(code, end, machine);
-        if (strcmp(code->schedule, schedule) == 0) return code;
+        if (strcmp(at_bundle_code_schedule(code), schedule) == 0) return code;
     }
     return NULL;
 }

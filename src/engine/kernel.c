@@ -97,20 +97,22 @@ attune_status at_kernel_new(attune_context *context, const void *bytes, size_t n
 attune_status at_kernel_from_bundle(attune_context *context, const at_bundle_code *code, attune_kernel **out,
                                     at_error *err) {
     if (!at_cpu_request(code->required))
-        return at_fail(err, ATTUNE_UNSUPPORTED, "the code for %s needs features that this CPU lacks", code->name);
+        return at_fail(err, ATTUNE_UNSUPPORTED, "the code for %s needs features that this CPU lacks",
+                       at_bundle_code_name(code));
     const attune_status status = at_kernel_blank(context, code->num_phases, out, err);
     if (status) return status;
     attune_kernel *const kernel = *out;
     kernel->engine = ATTUNE_ENGINE_JIT;
-    kernel->tuning_class = code->machine;
-    kernel->plan = code->plan;
+    kernel->tuning_class = at_bundle_code_machine(code);
+    kernel->plan = at_bundle_code_plan(code);
     kernel->num_phases = code->num_phases;
     kernel->num_shared = code->num_shared;
     kernel->code_bytes = code->code_bytes;
     kernel->max_scratch = code->max_scratch;
-    for (uint32_t p = 0; p < code->num_phases; p++)
-        kernel->phases[p] =
-            (at_kernel_phase){.run = code->phases[p].run, .scratch_bytes = code->phases[p].scratch_bytes};
+    for (uint32_t p = 0; p < code->num_phases; p++) {
+        const at_bundle_phase *const phase = at_bundle_code_phase(code, p);
+        kernel->phases[p] = (at_kernel_phase){.run = at_bundle_phase_run(phase), .scratch_bytes = phase->scratch_bytes};
+    }
     kernel->node.bytes = sizeof *kernel;
     return ATTUNE_OK;
 }

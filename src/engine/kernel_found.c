@@ -193,7 +193,8 @@ attune_status at_make_from_bundle(const at_request *request, const at_key *key, 
     if (request->schedule) op->schedule_print(request->operation, request->schedule, text, sizeof text);
     const at_bundle_code *code = at_bundles_find(&context->bundles, request->operation, context->target->name,
                                                  context->machine_class.name, request->schedule ? text : NULL, NULL);
-    if (!code || op->schedule_parse(request->operation, code->schedule, &schedule, NULL)) return ATTUNE_OK;
+    if (!code || op->schedule_parse(request->operation, at_bundle_code_schedule(code), &schedule, NULL))
+        return ATTUNE_OK;
     at_error unusable = {0}; /* of a bundle: then the kernel comes from elsewhere */
     attune_status status = at_kernel_from_bundle(context, code, kernel, &unusable);
     if (!status && op->keeps_ir) status = build_ir(request, &schedule, kernel, &unusable);
@@ -247,11 +248,11 @@ static attune_status make_from_code(const at_request *request, const at_key *key
     mha_schedule schedule = {0};
     /* Sizes of added tensors stand before those of the code's own buffers in a plan of AT_PLAN_WORDS. */
     if (found->code->num_phases + found->code->num_shared + AT_NUM_ADDED > AT_PLAN_WORDS)
-        return at_fail(err, ATTUNE_UNSUPPORTED, "%s has too many phases and buffers", found->code->name);
+        return at_fail(err, ATTUNE_UNSUPPORTED, "%s has too many phases and buffers", at_bundle_code_name(found->code));
     attune_status status = at_tier0_problem(found->kernel, &problem, err);
     if (!status)
-        status =
-            request->operation.op->schedule_parse(at_attention_of(&problem), found->code->schedule, &schedule, err);
+        status = request->operation.op->schedule_parse(at_attention_of(&problem), at_bundle_code_schedule(found->code),
+                                                       &schedule, err);
     if (!status) status = at_kernel_from_bundle(request->context, found->code, kernel, err);
     if (status) return status;
     at_make_complete(*kernel, request, key, &schedule, ATTUNE_FROM_TIER0, 0);
@@ -274,7 +275,7 @@ static bool make_described(const at_request *request, const at_key *key, const a
         if (request->no_general || !own->find_general(from.operation.problem, texts[i % 2])) return false;
         from.operation.problem = texts[i % 2];
     }
-    if (own->row.schedule_parse(from.operation, found->code->schedule, &schedule, NULL) ||
+    if (own->row.schedule_parse(from.operation, at_bundle_code_schedule(found->code), &schedule, NULL) ||
         at_kernel_from_bundle(request->context, found->code, kernel, NULL) || build_ir(&from, &schedule, kernel, NULL))
         return false;
     at_make_complete(*kernel, request, key, &schedule, ATTUNE_FROM_TIER0, 0);
@@ -296,6 +297,6 @@ bool at_make_from_tier0(const at_request *request, const at_key *key, const char
                                                    !make_from_code(request, key, &found, kernel, NULL)
                                              : make_described(request, key, &place, &found, kernel);
     if (!is_made) return false;
-    at_make_tell_tier0(request, key, found.kernel->name, why);
+    at_make_tell_tier0(request, key, at_bundle_name(found.kernel), why);
     return true;
 }

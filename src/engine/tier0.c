@@ -53,7 +53,7 @@ static XXH128_hash_t hash_of_text(const char *text) { return XXH3_128bits(text, 
 
 attune_status at_tier0_problem(const at_bundle_kernel *kernel, attune_problem *problem, at_error *err) {
     attune_problem given = ATTUNE_PROBLEM_INIT;
-    const attune_status status = mha_problem_parse(kernel->problem, &given, err);
+    const attune_status status = mha_problem_parse(at_bundle_problem(kernel), &given, err);
     return status ? status : mha_canonicalize(&given, problem, err);
 }
 
@@ -62,7 +62,7 @@ static void list(const at_bundle *bundle) {
         const at_bundle_kernel *const kernel = &bundle->kernels[k];
         attune_problem problem;
         if (kernel->is_described)
-            tier0.kernels[tier0.count++] = (listed){hash_of_text(kernel->problem), kernel};
+            tier0.kernels[tier0.count++] = (listed){hash_of_text(at_bundle_problem(kernel)), kernel};
         else if (!at_tier0_problem(kernel, &problem, NULL))
             tier0.kernels[tier0.count++] = (listed){hash_of(&problem), kernel};
     }
@@ -142,8 +142,9 @@ typedef struct search {
 } search;
 
 static const at_bundle_code *code_for(const at_bundle_kernel *kernel, const char *target) {
+    const at_bundle_code *const codes = at_bundle_codes(kernel);
     for (uint32_t i = 0; i < kernel->num_codes; i++)
-        if (!strcmp(kernel->codes[i].target, target)) return &kernel->codes[i];
+        if (!strcmp(at_bundle_code_target(&codes[i]), target)) return &codes[i];
     return NULL;
 }
 

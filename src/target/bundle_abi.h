@@ -2,26 +2,35 @@
  * (src/bundle_run), and a library that takes kernels from a bundle.
  *
  * All of it is constant, and lies in the program as `attune bundle` wrote it; what a process finds out lies in
- * at_bundle_state. Pointers are the only relocations. */
+ * at_bundle_state. Kernels and codes have offsets in place of pointers, so the dynamic linker has nothing to do for
+ * them, and processes share their pages. They must not be copied. */
 #ifndef ATTUNE_TARGET_BUNDLE_ABI_H
 #define ATTUNE_TARGET_BUNDLE_ABI_H
 
 #include "target/kernel_abi.h"
 
-enum { AT_BUNDLE_VERSION = 2 };
+enum { AT_BUNDLE_VERSION = 3 };
+
+/* Bytes from the offset itself to what it leads to; 0: NULL. */
+typedef int32_t at_bundle_offset;
+
+static inline const void *at_bundle_to(const at_bundle_offset *offset) {
+    return *offset ? (const char *)offset + *offset : NULL;
+}
 
 typedef struct at_bundle_phase {
-    at_phase_fn *run;
+    at_bundle_offset run; /* at_phase_fn */
+    uint32_t reserved;
     uint64_t scratch_bytes;
 } at_bundle_phase;
 
 /* A kernel's code for one target and tuning class. */
 typedef struct at_bundle_code {
-    const char *target, *machine; /* "avx512", "zen5" */
-    const char *name;             /* as it was asked for: "avx512:zen5", or "avx512" of the generic class */
-    const char *schedule;         /* as text */
-    at_plan_fn *plan;
-    const at_bundle_phase *phases;
+    at_bundle_offset target, machine; /* texts: "avx512", "zen5" */
+    at_bundle_offset name;            /* as it was asked for: "avx512:zen5", or "avx512" of the generic class */
+    at_bundle_offset schedule;        /* text */
+    at_bundle_offset plan;            /* at_plan_fn */
+    at_bundle_offset phases;          /* at_bundle_phase[num_phases] */
     uint64_t max_scratch, code_bytes;
     uint32_t required; /* AT_CPU_* */
     uint32_t num_phases, num_shared, reserved;
@@ -38,17 +47,41 @@ typedef struct at_bundle_state {
 } at_bundle_state;
 
 typedef struct at_bundle_kernel {
-    const char *name;                     /* as in the manifest: "attn" */
-    const char *problem;                  /* as text */
-    const struct at_signature *signature; /* call/call.h */
-    const at_bundle_field *fields;
-    const at_bundle_code *codes; /* in the order of the table of targets, best first */
-    at_bundle_state *state;
+    at_bundle_offset name;      /* as in the manifest: "attn" */
+    at_bundle_offset problem;   /* text */
+    at_bundle_offset signature; /* at_signature (call/call.h) */
+    at_bundle_offset fields;    /* at_bundle_field[num_fields] */
+    at_bundle_offset codes;     /* at_bundle_code[num_codes], in the order of the table of targets, best first */
+    at_bundle_offset state;     /* at_bundle_state, which can be written */
     uint32_t num_fields, num_codes;
     uint32_t is_described; /* the problem is a text that begins with op= (described/described.h); no functions */
     uint32_t reserved;
 } at_bundle_kernel;
 
+static inline const char *at_bundle_name(const at_bundle_kernel *kernel) { return at_bundle_to(&kernel->name); }
+static inline const char *at_bundle_problem(const at_bundle_kernel *kernel) { return at_bundle_to(&kernel->problem); }
+static inline const at_bundle_code *at_bundle_codes(const at_bundle_kernel *kernel) {
+    return at_bundle_to(&kernel->codes);
+}
+static inline const at_bundle_field *at_bundle_fields(const at_bundle_kernel *kernel) {
+    return at_bundle_to(&kernel->fields);
+}
+
+static inline const char *at_bundle_code_target(const at_bundle_code *code) { return at_bundle_to(&code->target); }
+static inline const char *at_bundle_code_machine(const at_bundle_code *code) { return at_bundle_to(&code->machine); }
+static inline const char *at_bundle_code_name(const at_bundle_code *code) { return at_bundle_to(&code->name); }
+static inline const char *at_bundle_code_schedule(const at_bundle_code *code) { return at_bundle_to(&code->schedule); }
+static inline at_plan_fn *at_bundle_code_plan(const at_bundle_code *code) {
+    return (at_plan_fn *)(uintptr_t)at_bundle_to(&code->plan);
+}
+static inline const at_bundle_phase *at_bundle_code_phase(const at_bundle_code *code, uint32_t number) {
+    return (const at_bundle_phase *)at_bundle_to(&code->phases) + number;
+}
+static inline at_phase_fn *at_bundle_phase_run(const at_bundle_phase *phase) {
+    return (at_phase_fn *)(uintptr_t)at_bundle_to(&phase->run);
+}
+
+/* What a program names. It has pointers, as a program may have a copy of its own. */
 typedef struct at_bundle {
     uint32_t version; /* AT_BUNDLE_VERSION */
     uint32_t num_kernels;

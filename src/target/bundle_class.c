@@ -8,8 +8,9 @@
 
 /* The code of a class among those of one target. */
 static const at_bundle_code *find_class(const at_bundle_code *first, const at_bundle_code *end, const char *machine) {
-    for (const at_bundle_code *code = first; code < end && !strcmp(code->target, first->target); code++)
-        if (!strcmp(code->machine, machine)) return code;
+    for (const at_bundle_code *code = first;
+         code < end && !strcmp(at_bundle_code_target(code), at_bundle_code_target(first)); code++)
+        if (!strcmp(at_bundle_code_machine(code), machine)) return code;
     return NULL;
 }
 

@@ -51,6 +51,9 @@ stripped() { strip -o "$work/stripped" "$1" && stat -c %s "$work/stripped"; }
 both=$(($(stripped "$library") + $(stripped "$BUILD/libattune-tier0.so")))
 [ "$both" -lt 8388608 ]
 report $? "the library and tier 0 take $both bytes, less than 8 MiB"
+# Offsets lead from a bundle's kernels to their codes; only the bundles themselves have pointers, three each.
+relocations() { readelf -rW "$BUILD/libattune-tier0.so" | grep -c 'R_[A-Z0-9_]*RELATIVE'; }
+expect "tier 0 has hardly anything for the dynamic linker to do" 0 '^[0-9]$' relocations
 # Kernels by instruction set: attune_tier0.f32_64_many_all.avx512.phase0.code
 nm -S -t d "$BUILD/libattune-tier0.so" | awk '$4 ~ /^attune_tier0/ { n = split($4, part, "."); bytes[part[3]] += $2 }
     END { for (isa in bytes) printf "%s %d\n", isa, bytes[isa] }' >"$work/isas"

@@ -36,7 +36,7 @@ static const char *sizes_of(const at_bundle_kernel *kernel) {
                                            {"appended", "rotary_positions=64"},
                                            {"cached", "rotary_positions=64"}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (strcmp(sizes[i][0], kernel->name) == 0) return sizes[i][1];
+        if (strcmp(sizes[i][0], at_bundle_name(kernel)) == 0) return sizes[i][1];
     return "";
 }
 
@@ -61,7 +61,7 @@ typedef struct packed {
 static packed pack(const at_bundle_kernel *kernel, const attune_arguments *arguments) {
     packed p;
     for (uint32_t i = 0; i < kernel->num_fields; i++) {
-        const at_bundle_field *field = &kernel->fields[i];
+        const at_bundle_field *field = &at_bundle_fields(kernel)[i];
         assert_true(field->from + field->bytes <= sizeof p.bytes);
         memcpy(p.bytes + field->from, (const char *)arguments + field->to, field->bytes);
     }
@@ -117,17 +117,18 @@ static void compare_code(const at_bundle_kernel *kernel, const at_bundle_code *c
     mha_schedule schedule = {0};
     attune_arguments arguments;
     char what[120];
-    attune_context *const context = tensors_context(code->target, 1);
-    tensors_open_call(&t, kernel->problem, sizes_of(kernel), INPUT_ORDINARY, 7);
-    if (*code->schedule) schedule = schedule_read(code->schedule);
+    attune_context *const context = tensors_context(at_bundle_code_target(code), 1);
+    tensors_open_call(&t, at_bundle_problem(kernel), sizes_of(kernel), INPUT_ORDINARY, 7);
+    if (*at_bundle_code_schedule(code)) schedule = schedule_read(at_bundle_code_schedule(code));
     for (int in_parts = 0; in_parts <= 1; in_parts++) {
         assert_true(tensors_share(&own, &t));
         tensors_arguments(&own, &arguments);
-        assert_int_equal(cases_use(code->name), CASES_OK);
-        assert_string_equal(target_of(kernel), code->name);
+        assert_int_equal(cases_use(at_bundle_code_name(code)), CASES_OK);
+        assert_string_equal(target_of(kernel), at_bundle_code_name(code));
         (in_parts ? run_in_parts : run_at_once)(kernel, &arguments);
-        if (!in_parts) tensors_run_chosen(context, &t, *code->schedule ? &schedule : NULL);
-        snprintf(what, sizeof what, "%s, %s%s", kernel->name, code->name, in_parts ? ", in parts" : "");
+        if (!in_parts) tensors_run_chosen(context, &t, *at_bundle_code_schedule(code) ? &schedule : NULL);
+        snprintf(what, sizeof what, "%s, %s%s", at_bundle_name(kernel), at_bundle_code_name(code),
+                 in_parts ? ", in parts" : "");
         tensors_assert_same(&own, &t, what);
         tensors_free(&own);
     }
@@ -141,8 +142,8 @@ static void bits_are_the_library_s(void **state) {
     assert_int_equal(bundle->version, AT_BUNDLE_VERSION);
     for (uint32_t k = 0; k < bundle->num_kernels; k++)
         for (uint32_t c = 0; c < bundle->kernels[k].num_codes; c++)
-            if (runs_here(&bundle->kernels[k].codes[c]))
-                compare_code(&bundle->kernels[k], &bundle->kernels[k].codes[c]);
+            if (runs_here(&at_bundle_codes(&bundle->kernels[k])[c]))
+                compare_code(&bundle->kernels[k], &at_bundle_codes(&bundle->kernels[k])[c]);
     assert_int_equal(cases_use(NULL), CASES_OK);
 }
 
@@ -153,7 +154,7 @@ static void bits_are_those_of_any_environment(void **state) {
         const at_bundle_kernel *const kernel = &cases_bundle.kernels[k];
         tensors t, own;
         attune_arguments arguments;
-        tensors_open_call(&t, kernel->problem, sizes_of(kernel), INPUT_DENORMAL, 7);
+        tensors_open_call(&t, at_bundle_problem(kernel), sizes_of(kernel), INPUT_DENORMAL, 7);
         tensors_arguments(&t, &arguments);
         run_at_once(kernel, &arguments);
         for (where = ENV_DOWNWARD; where < NUM_ENVIRONMENTS; where++)
@@ -180,7 +181,7 @@ static void assert_same_refusal(const at_bundle_kernel *kernel, attune_context *
     const attune_status wanted = attune_run(context, jit, arguments);
     if (wanted == ATTUNE_OK && status == CASES_OK) return;
     if (status != (int)wanted || strcmp(message, attune_last_message()) != 0)
-        fail_msg("%s, %s: \"%s\" (%d), and the library says \"%s\" (%d)", kernel->name, what, message, status,
+        fail_msg("%s, %s: \"%s\" (%d), and the library says \"%s\" (%d)", at_bundle_name(kernel), what, message, status,
                  attune_last_message(), (int)wanted);
 }
 
@@ -198,7 +199,7 @@ static void damage_and_compare(const at_bundle_kernel *kernel, attune_context *c
                                const attune_arguments *good) {
     static const int64_t numbers[] = {-2, -1, 0, 1, 3, INT64_C(1) << 41, INT64_MAX};
     for (uint32_t i = 0; i < kernel->num_fields; i++) {
-        const at_bundle_field *field = &kernel->fields[i];
+        const at_bundle_field *field = &at_bundle_fields(kernel)[i];
         const bool is_workspace = field->to == offsetof(attune_arguments, workspace) ||
                                   field->to == offsetof(attune_arguments, workspace_bytes);
         for (size_t n = 0; n < sizeof numbers / sizeof *numbers && !is_workspace; n++)
@@ -221,7 +222,7 @@ static void refusals_are_the_library_s(void **state) {
         const at_bundle_kernel *kernel = &bundle->kernels[k];
         tensors t;
         attune_arguments arguments;
-        tensors_open_call(&t, kernel->problem, sizes_of(kernel), INPUT_ORDINARY, 7);
+        tensors_open_call(&t, at_bundle_problem(kernel), sizes_of(kernel), INPUT_ORDINARY, 7);
         attune_kernel *jit = kernel_of(context, &t.problem);
         tensors_arguments(&t, &arguments);
         void *const memory = give_workspace(kernel, &arguments, 1);
@@ -284,7 +285,7 @@ static void context_is_the_caller_s(void **state) {
     const attune_problem problem = problem_parsed("num_heads=2,seq_q=3,head_dim=8");
     const attune_bundle_kernel kernel = {"attn", &problem, NULL};
     wish.name = "x";
-    wish.targets = cases_bundle.kernels[0].codes[0].name;
+    wish.targets = at_bundle_code_name(at_bundle_codes(&cases_bundle.kernels[0]));
     assert_non_null(mkdtemp(elsewhere));
     assert_int_equal(rmdir(elsewhere), 0); /* a context would make it */
     setenv("ATTUNE_CACHE_DIR", elsewhere, 1);
@@ -317,7 +318,7 @@ static void descriptions_are_checked(void **state) {
     options.cache_dir = "";
     assert_ok(at_context_create(&options, &hooks, &context));
     wish->name = "x", wish->kernels_only = 1;
-    wish->targets = cases_bundle.kernels[0].codes[0].name;
+    wish->targets = at_bundle_code_name(at_bundle_codes(&cases_bundle.kernels[0]));
     assert_fails(attune_bundle_make(context, wish, NULL, 0, &files), ATTUNE_INVALID_ARGUMENT,
                  "a bundle has from 1 to 4096 kernels, not 0");
     wish->descriptions = &described, wish->num_descriptions = 1;
@@ -357,7 +358,7 @@ static void registered_kernels_are_found(void **state) {
     for (uint32_t k = 0; k < bundle->num_kernels; k++) {
         tensors t, own;
         attune_kernel *kernel = NULL, *again = NULL;
-        tensors_open_call(&t, bundle->kernels[k].problem, sizes_of(&bundle->kernels[k]), INPUT_ORDINARY, 7);
+        tensors_open_call(&t, at_bundle_problem(&bundle->kernels[k]), sizes_of(&bundle->kernels[k]), INPUT_ORDINARY, 7);
         assert_true(tensors_share(&own, &t));
         kernel = kernel_of(context, &t.problem);
         assert_int_equal(kernel_info_of(kernel).origin, ATTUNE_FROM_BUNDLE);
@@ -365,7 +366,7 @@ static void registered_kernels_are_found(void **state) {
         assert_ok(tensors_run(&own, context, kernel, NULL, ATTUNE_ENGINE_JIT));
         const mha_schedule schedule = schedule_read(kernel_info_of(kernel).schedule);
         tensors_run_chosen(other, &t, &schedule);
-        tensors_assert_same(&own, &t, bundle->kernels[k].name);
+        tensors_assert_same(&own, &t, at_bundle_name(&bundle->kernels[k]));
         again = kernel_of(context, &t.problem);
         assert_ptr_equal(kernel, again);
         attune_kernel_release(again);
@@ -382,12 +383,13 @@ static void registered_kernels_are_found(void **state) {
 static void a_block_mask_is_kept(void **state) {
     (void)state;
     uint32_t k = 0;
-    while (strcmp(cases_bundle.kernels[k].name, "documents") != 0) assert_true(++k < cases_bundle.num_kernels);
+    while (strcmp(at_bundle_name(&cases_bundle.kernels[k]), "documents") != 0)
+        assert_true(++k < cases_bundle.num_kernels);
     attune_context *const context = strict_context(NULL);
     attune_block_mask *mask = NULL;
     attune_arguments arguments;
     tensors t, own;
-    tensors_open_call(&t, cases_bundle.kernels[k].problem, "", INPUT_ORDINARY, 7);
+    tensors_open_call(&t, at_bundle_problem(&cases_bundle.kernels[k]), "", INPUT_ORDINARY, 7);
     assert_true(tensors_share(&own, &t));
     attune_kernel *kernel = kernel_of(context, &t.problem);
     assert_int_equal(kernel_info_of(kernel).origin, ATTUNE_FROM_BUNDLE);
@@ -409,7 +411,7 @@ static void others_are_not(void **state) {
     (void)state;
     attune_context *const context = strict_context(NULL);
     mha_schedule schedule = {0};
-    attune_problem problem = problem_parsed(cases_bundle.kernels[0].problem);
+    attune_problem problem = problem_parsed(at_bundle_problem(&cases_bundle.kernels[0]));
     attune_kernel *kernel = kernel_of(context, &problem);
     schedule = schedule_read(kernel_info_of(kernel).schedule);
     attune_kernel_release(kernel);
@@ -433,7 +435,7 @@ static void other_versions_are_refused(void **state) {
     assert_fails(attune_context_add_bundle(context, &other), ATTUNE_UNSUPPORTED, "another version of attune");
     other = cases_bundle;
     other.version++;
-    assert_fails(attune_context_add_bundle(context, &other), ATTUNE_UNSUPPORTED, "is of version 3");
+    assert_fails(attune_context_add_bundle(context, &other), ATTUNE_UNSUPPORTED, "is of version 4");
     assert_fails(attune_context_add_bundle(context, NULL), ATTUNE_INVALID_ARGUMENT, "was given NULL");
     attune_context_destroy(context);
 }
