@@ -24,7 +24,13 @@ table.docutils td, table.docutils th { vertical-align: top; }
     table.docutils td:first-child { min-width: 9em; }
     :is(section, li) > p code.literal { white-space: nowrap; }
 }
+@media (max-width: 46em) {
+    table.docutils td { min-width: 4em; }
+    table.docutils :is(td:first-child, td:last-child) { min-width: 8em; }
+    table.docutils td:first-child:has(code), table.docutils td:has(code) { min-width: 11em; }
+}
 table.docutils td code { overflow-wrap: anywhere; }
+.highlight pre { font-size: 0.775rem; }
 .content { width: 54em; }
 .highlight .err { border: 0; color: inherit; }
 article img[src$=".svg"] { background: #fff; border-radius: 4px; padding: 0.4em; }
