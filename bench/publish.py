@@ -14,28 +14,29 @@ above 1 and its median time is the lower one. The headline is the geometric mean
 attune is slower."""
 BUSY = """\
 * Other programs ran on the same CPUs, so times are up to three times those of a quiet machine. Ratios and shares are of
-  neighbouring samples, which meet the same load; yet single ratios vary by a third from run to run.
+  neighbouring samples, which meet the same load. Even so single ratios vary by a third from run to run.
 """
 ONE_THREAD = """\
 * One thread only. Two share a machine with other programs too unevenly to compare.
 """
 NO_GAIN = """\
-* In {cases} both attune and its fastest peer gained less than a tenth with {threads}: either the row does not scale, or
-  another program had a CPU. The ratio counts all the same.
+* In {cases} both attune and its fastest peer gained less than a tenth with {threads}. Either these do not scale, or
+  another program had a CPU. The ratio counts all the same. Calls shorter than a millisecond are not judged by this.
 """
 ABSENT = """\
 * Not in this run: {peers}. A peer takes part if its library is installed ([the bench](bench.md)).
 """
 STEP_PEERS = {"vllm": "vLLM"}
-LONG_NS = 1e6  # shorter calls may not be worth a second thread
+LONG_NS = 1e6  # a millisecond, as NO_GAIN says: shorter calls may not be worth a second thread
 STEPS = """\
 Ragged batches on pages of 128 keys in random order, 32 query heads on 8 KV heads of 128, causal: what a server computes
 in each layer. attune uses a step plan, as an engine does for all layers of a model. vLLM's kernel has pages of its own;
 zentorch has none, so its keys are contiguous. A ratio is the peer's time divided by attune's, from neighbouring samples
-of one process; below 1, attune is slower. attune's time is from the run beside the first peer.
+of one process; below 1, attune is slower. attune's time is that of the run with the first peer.
 
 "Decode 8 x 512" are 8 sequences with one query each and 512 keys. "Chunk 256 at 2048" are 256 new tokens of a prompt of
-which 2048 are in the cache. "Verify 8 x 5" are 5 drafted tokens of each of 8 sequences."""
+which 2048 are in the cache. "Verify 8 x 5" are 5 drafted tokens of each of 8 sequences. "Mixed" is a chunk with
+sequences that decode."""
 LIMITS = """\
 * One machine. Ratios differ on others; `make performance` measures yours.
 * Two virtual CPUs without hardware counters. A difference of a few per cent between two runs is noise.
