@@ -16,7 +16,7 @@ static int clear(const cache_options *o, attune_context *context, const attune_m
         return json_print(
             machine, 0,
             json_pack("{s:o, s:I}", "cache_dir", tool_json_text(machine->cache_dir), "removed", (json_int_t)removed));
-    printf("%llu entr%s removed from %s\n", (unsigned long long)removed, cache_plural(removed), machine->cache_dir);
+    printf("%llu kernel%s removed from %s\n", (unsigned long long)removed, cache_s(removed), machine->cache_dir);
     return TOOL_OK;
 }
 
@@ -29,12 +29,12 @@ static int collect(const cache_options *o, attune_context *context, const attune
                           json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "cache_dir",
                                     tool_json_text(machine->cache_dir), "removed", (json_int_t)c.removed,
                                     "removed_bytes", (json_int_t)c.removed_bytes, "orphans", (json_int_t)c.orphans,
-                                    "orphan_bytes", (json_int_t)c.orphan_bytes, "entries", (json_int_t)c.left, "bytes",
+                                    "orphan_bytes", (json_int_t)c.orphan_bytes, "kernels", (json_int_t)c.left, "bytes",
                                     (json_int_t)c.left_bytes));
-    printf("%llu entr%s (%s) and %llu orphan%s (%s) removed, %llu entr%s (%s) left in %s\n",
-           (unsigned long long)c.removed, cache_plural(c.removed), table_bytes(c.removed_bytes, removed),
+    printf("%llu kernel%s (%s) and %llu orphan%s (%s) removed, %llu kernel%s (%s) left in %s\n",
+           (unsigned long long)c.removed, cache_s(c.removed), table_bytes(c.removed_bytes, removed),
            (unsigned long long)c.orphans, c.orphans == 1 ? "" : "s", table_bytes(c.orphan_bytes, orphans),
-           (unsigned long long)c.left, cache_plural(c.left), table_bytes(c.left_bytes, left), machine->cache_dir);
+           (unsigned long long)c.left, cache_s(c.left), table_bytes(c.left_bytes, left), machine->cache_dir);
     return TOOL_OK;
 }
 
@@ -59,7 +59,7 @@ static const char action_names[] = "ls, verify, why, audit, gc, clear, export, i
 static const struct argp_option options[] = {
     {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "why: change the chosen schedule", 0},
     {"set", TOOL_KEY_SET, "NAME=NUMBER", 0, "why: the number of a `param` line of a file of loop IR", 0},
-    {"sample", TOOL_KEY_SAMPLE, "N", 0, "audit: compile at most so many entries anew (default 16)", 0},
+    {"sample", TOOL_KEY_SAMPLE, "N", 0, "audit: compile at most so many kernels anew (default 16)", 0},
     {"seed", TOOL_KEY_SEED, "S", 0, "audit: which ones; the same seed chooses the same (default: the time)", 0},
     {"max-bytes", TOOL_KEY_MAX_BYTES, "N", 0,
      "gc: how much may stay: bytes, or a number followed by K, M or G (default: the cap of the cache)", 0},

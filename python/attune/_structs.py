@@ -165,7 +165,7 @@ class Statistics(Structure):
     _fields_ = [("struct_size", c_size_t)] + [
         (name, c_uint64)
         for name in (
-            "memory_hits disk_hits compiles compile_failures memory_evictions disk_evictions damaged_entries"
+            "memory_hits disk_hits compiles compile_failures memory_evictions disk_evictions damaged_files"
             " disk_write_failures worker_restarts memory_kernels memory_code_bytes stand_ins pack_hits bundle_hits"
             " tier0_hits"
         ).split()

@@ -58,7 +58,7 @@ attune_status attune_get_statistics(const attune_context *context, attune_statis
         .compile_failures = atomic_load(&context->compile_failures),
         .memory_evictions = counts.evictions,
         .disk_evictions = atomic_load(&context->disk.evictions),
-        .damaged_entries = atomic_load(&context->disk.damaged),
+        .damaged_files = atomic_load(&context->disk.damaged),
         .disk_write_failures = atomic_load(&context->disk.write_failures),
         .worker_restarts = atomic_load(&context->codegen.workers.restarts),
         .memory_kernels = counts.nodes,

@@ -84,10 +84,10 @@ static void compare_words(const why_search *s, const mha_key_word *there, size_t
 }
 
 /* Reads the cache file's problem from its text: keys of another version of attune may have other words. */
-static void compare_attention(const why_search *s, const attune_cache_entry *entry, difference_list *list) {
+static void compare_attention(const why_search *s, const attune_cache_file *file, difference_list *list) {
     attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
     mha_key_word words[MHA_KEY_WORDS];
-    if (mha_problem_parse(entry->problem, &problem, NULL) == ATTUNE_OK &&
+    if (mha_problem_parse(file->problem, &problem, NULL) == ATTUNE_OK &&
         mha_canonicalize(&problem, &canonical, NULL) == ATTUNE_OK)
         compare_words(s, words, mha_key_words(&canonical, words), list);
 }
@@ -107,16 +107,16 @@ static void compare_lines(const char *there, const char *here, difference_list *
     add(list, WEIGHT_PROBLEM, "ir", lines[0], lines[1]);
 }
 
-static void compare_problems(const why_search *s, const attune_cache_entry *entry, const at_key_parts *parts,
+static void compare_problems(const why_search *s, const attune_cache_file *file, const at_key_parts *parts,
                              difference_list *list) {
     const char *const source = s->operation.op->source(s->operation);
     const uint64_t before = list->weight;
     if (parts->problem_bytes == s->parts.problem_bytes &&
         !memcmp(parts->problem, s->parts.problem, parts->problem_bytes))
         return;
-    if (s->operation.op == &at_attention) compare_attention(s, entry, list);
-    if (source && !strcmp(entry->problem, s->problem)) compare_lines(entry->ir, source, list);
-    if (list->weight == before) add(list, WEIGHT_PROBLEM, "problem", entry->problem, s->problem);
+    if (s->operation.op == &at_attention) compare_attention(s, file, list);
+    if (source && !strcmp(file->problem, s->problem)) compare_lines(file->ir, source, list);
+    if (list->weight == before) add(list, WEIGHT_PROBLEM, "problem", file->problem, s->problem);
 }
 
 /* ---- The schedule ---- */
@@ -136,7 +136,7 @@ static void write_own_items(const char *items, const char *others, mha_writer *w
     }
 }
 
-static void compare_schedules(const why_search *s, const attune_cache_entry *entry, const at_key_parts *parts,
+static void compare_schedules(const why_search *s, const attune_cache_file *file, const at_key_parts *parts,
                               difference_list *list) {
     const bool is_given_there = parts->schedule_bytes > 0, is_given_here = s->parts.schedule_bytes > 0;
     char there[VALUE_CHARS] = "", here[VALUE_CHARS] = "";
@@ -145,10 +145,10 @@ static void compare_schedules(const why_search *s, const attune_cache_entry *ent
         !memcmp(parts->schedule, s->parts.schedule, parts->schedule_bytes))
         return;
     if (is_given_there && is_given_here) {
-        write_own_items(entry->schedule, s->schedule, &a);
-        write_own_items(s->schedule, entry->schedule, &b);
+        write_own_items(file->schedule, s->schedule, &a);
+        write_own_items(s->schedule, file->schedule, &b);
     } else {
-        mha_write(&a, "%s", is_given_there ? entry->schedule : chosen);
+        mha_write(&a, "%s", is_given_there ? file->schedule : chosen);
         mha_write(&b, "%s", is_given_here ? s->schedule : chosen);
     }
     add(list, WEIGHT_SCHEDULE, "schedule", there, here);
@@ -156,19 +156,19 @@ static void compare_schedules(const why_search *s, const attune_cache_entry *ent
 
 /* ---- A cache file ---- */
 
-static void compare_features(const attune_cache_entry *entry, difference_list *list) {
+static void compare_features(const attune_cache_file *file, difference_list *list) {
     char missing[AT_CPU_FEATURES_TEXT];
     at_image_header header;
-    memcpy(&header, entry->image, sizeof header);
+    memcpy(&header, file->image, sizeof header);
     const uint32_t lacking = header.required & ~at_cpu_features();
     if (lacking) add(list, WEIGHT_MACHINE, "cpu_features", at_cpu_feature_names(lacking, missing), "not on this CPU");
 }
 
-static void compare(const why_search *s, const attune_cache_entry *entry, difference_list *list) {
+static void compare(const why_search *s, const attune_cache_file *file, difference_list *list) {
     at_key_parts parts;
     char there[16], here[16];
-    if (entry->status) return; /* the damaged file of this very key */
-    if (!at_key_split(entry->key, entry->key_bytes, &parts)) {
+    if (file->status) return; /* the damaged file of this very key */
+    if (!at_key_split(file->key, file->key_bytes, &parts)) {
         add(list, WEIGHT_OPERATOR, "key", "of an unknown form", "of this version's");
         return;
     }
@@ -176,8 +176,8 @@ static void compare(const why_search *s, const attune_cache_entry *entry, differ
         add(list, WEIGHT_OPERATOR, "operator", parts.op, s->parts.op);
         return;
     }
-    compare_problems(s, entry, &parts, list);
-    compare_schedules(s, entry, &parts, list);
+    compare_problems(s, file, &parts, list);
+    compare_schedules(s, file, &parts, list);
     compare_text(list, "isa", parts.isa, s->parts.isa);
     compare_text(list, "machine", parts.tuning_class, s->parts.tuning_class);
     compare_text(list, "llvm", parts.llvm, s->parts.llvm);
@@ -185,46 +185,46 @@ static void compare(const why_search *s, const attune_cache_entry *entry, differ
     snprintf(there, sizeof there, "%u", parts.image_version);
     snprintf(here, sizeof here, "%u", s->parts.image_version);
     compare_text(list, "image_version", there, here);
-    compare_features(entry, list);
+    compare_features(file, list);
 }
 
 /* ---- All of them ---- */
 
 /* Among equally near cache files the one used last counts; after that the order of names. */
-static bool is_nearer(const why_search *s, uint64_t weight, const attune_cache_entry *entry) {
+static bool is_nearer(const why_search *s, uint64_t weight, const attune_cache_file *file) {
     if (weight != s->least) return weight < s->least;
-    if (entry->used_at != s->nearest_used_at) return entry->used_at > s->nearest_used_at;
-    return strcmp(entry->file, s->nearest) < 0;
+    if (file->used_at != s->nearest_used_at) return file->used_at > s->nearest_used_at;
+    return strcmp(file->file, s->nearest) < 0;
 }
 
 /* Finds the fallback: this kernel's cache file for another class. */
-static void look_for_stand_in(why_search *s, const attune_cache_entry *entry) {
-    if (entry->status || !entry->is_usable || !at_key_is_near(s->key, entry->key, entry->key_bytes)) return;
+static void look_for_stand_in(why_search *s, const attune_cache_file *file) {
+    if (file->status || !file->is_usable || !at_key_is_near(s->key, file->key, file->key_bytes)) return;
     for (size_t i = 0; i < s->stand_in; i++)
-        if (!strcmp(s->neighbours[i], entry->machine)) s->stand_in = i;
+        if (!strcmp(s->neighbours[i], file->machine)) s->stand_in = i;
 }
 
 /* First walk: finds the nearest. */
-static int weigh(void *user, const attune_cache_entry *entry) {
+static int weigh(void *user, const attune_cache_file *file) {
     why_search *s = user;
-    const bool is_own = !strcmp(entry->file, s->file);
-    if (entry->status && !is_own) return 0;
+    const bool is_own = !strcmp(file->file, s->file);
+    if (file->status && !is_own) return 0;
     difference_list list = {0};
-    compare(s, entry, &list);
-    look_for_stand_in(s, entry);
+    compare(s, file, &list);
+    look_for_stand_in(s, file);
     /* Only a whole cache file, perhaps of the base, is nearer than the problem's own damaged file. */
-    const uint64_t weight = entry->status ? 1 : 2 * list.weight;
+    const uint64_t weight = file->status ? 1 : 2 * list.weight;
     s->compared++;
-    if (s->is_found && !is_nearer(s, weight, entry)) return 0;
+    if (s->is_found && !is_nearer(s, weight, file)) return 0;
     s->is_found = true;
     s->least = weight;
-    s->nearest_directory = entry->directory;
-    s->nearest_used_at = entry->used_at;
-    snprintf(s->nearest, sizeof s->nearest, "%s", entry->file);
+    s->nearest_directory = file->directory;
+    s->nearest_used_at = file->used_at;
+    snprintf(s->nearest, sizeof s->nearest, "%s", file->file);
     return weight == 0;
 }
 
-static void answer(const why_search *s, const attune_cache_entry *nearest, difference_list *list) {
+static void answer(const why_search *s, const attune_cache_file *nearest, difference_list *list) {
     char name[AT_NAME_CHARS + 1];
     at_key_name(s->key, name);
     const bool is_cached = nearest && !nearest->status && !list->weight;
@@ -241,14 +241,14 @@ static void answer(const why_search *s, const attune_cache_entry *nearest, diffe
 }
 
 /* Second walk: reports that one. */
-static int tell(void *user, const attune_cache_entry *entry) {
+static int tell(void *user, const attune_cache_file *file) {
     why_search *s = user;
-    if (strcmp(entry->file, s->nearest) || entry->directory != s->nearest_directory) return 0;
+    if (strcmp(file->file, s->nearest) || file->directory != s->nearest_directory) return 0;
     at_arena arena;
     at_arena_init(&arena, s->allocator);
     difference_list list = {.arena = &arena};
-    compare(s, entry, &list);
-    answer(s, entry, &list);
+    compare(s, file, &list);
+    answer(s, file, &list);
     at_arena_free(&arena);
     s->is_told = true;
     return 1;

@@ -18,7 +18,7 @@ typedef struct visitor {
     void *user;
 } visitor;
 
-static void show_content(attune_cache_entry *shown, const at_cache_file *cached, at_key_parts *parts) {
+static void show_content(attune_cache_file *shown, const at_cache_file *cached, at_key_parts *parts) {
     at_key_split(cached->key, cached->key_bytes, parts);
     shown->problem = cached->problem;
     shown->schedule = cached->schedule;
@@ -44,7 +44,7 @@ static int visit_file(void *user, int dir, const char *file, const struct stat *
     snprintf(message, sizeof message, "%s%s",
              found == AT_UNREADABLE || found == AT_NOT_NOW ? "the file cannot be read: " : "", got.file.why);
     at_key_parts parts = {0};
-    attune_cache_entry shown = {
+    attune_cache_file shown = {
         .struct_size = sizeof shown,
         .file = file,
         .bytes = (uint64_t)status->st_size,
@@ -76,7 +76,7 @@ static void visit_record(visitor *v, const at_pack_record *record) {
     uint8_t *data;
     const char *why;
     const at_found found = at_pack_read(pack, record, &data, &cached, &why);
-    attune_cache_entry shown = {
+    attune_cache_file shown = {
         .struct_size = sizeof shown,
         .file = record->name,
         .bytes = record->bytes,

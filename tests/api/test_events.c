@@ -200,7 +200,7 @@ static void evictions_are_told(void **state) {
     attune_context_destroy(context);
 }
 
-static void damaged_entries_are_told(void **state) {
+static void damaged_files_are_told(void **state) {
     heard h = {0};
     char file[TEMP_DIR_CHARS];
     attune_context *context = open_context(&h, *state, 0);
@@ -242,7 +242,7 @@ int main(void) {
         cmocka_unit_test(strict_misses_are_told),
         cmocka_unit_test(options_are_strict_and_record),
         cmocka_unit_test(evictions_are_told),
-        WITH_DIRECTORY(damaged_entries_are_told),
+        WITH_DIRECTORY(damaged_files_are_told),
         cmocka_unit_test(the_worker_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,11 +15,11 @@ count() { find "$1" -name '*.attune' | wc -l; }
 holds() { [ "$(count "$1")" -eq "$2" ]; report $? "$3"; }
 
 # Why.
-expect "an empty cache explains itself" 0 'there are no entries' "$attune" cache why $a
+expect "an empty cache explains itself" 0 'there are no kernels' "$attune" cache why $a
 "$attune" warm $a $b >"$work/stdout" 2>"$work/stderr"
 expect "what is cached" 0 "^in $work/cache/[0-9a-f]{32}-[a-z0-9-]+\.attune" "$attune" cache why $a
 expect "a miss names the field" 0 '^seq_q +[45] +9$' "$attune" cache why num_heads=2,seq_q=9,seq_kv=4,head_dim=8
-expect "and the nearest entry" 0 '^nearest of 2 entries: [0-9a-f]{32}-[a-z0-9-]+\.attune in ' "$attune" cache why $c
+expect "and the nearest kernel" 0 '^nearest of 2 kernels: [0-9a-f]{32}-[a-z0-9-]+\.attune in ' "$attune" cache why $c
 expect "an explicit schedule" 0 '^schedule: an explicit .*; one that the caller left open is not$' "$attune" cache why \
     $a --schedule=kv_tile=8
 # Whether code is for x86-64 anyway, or this CPU does not run it.
@@ -56,7 +56,7 @@ ones() { env "$@" "$attune" ir "$work/ones.air" --arg n=3 --cache-dir="$work/ir"
 expect "a kernel in loop IR" 0 '^o: f32 \(3\S* = 1 1 1$' ones
 expect "is compiled once" 0 '^o: f32 \(3\S* = 1 1 1$' ones ATTUNE_STRICT=1
 expect "listed by its name" 0 ' @ones$' "$attune" cache ls --cache-dir="$work/ir"
-expect "and compiled anew by an audit" 0 '^1 of 1 entry compiled anew: 1 the same' "$attune" cache audit \
+expect "and compiled anew by an audit" 0 '^1 of 1 kernel compiled anew: 1 the same' "$attune" cache audit \
     --cache-dir="$work/ir"
 expect "which why knows" 0 ' is cached$' "$attune" cache why "$work/ones.air" --cache-dir="$work/ir"
 sed 's/= 1\.0/= 2.0/' "$work/ones.air" >"$work/twos.air"
@@ -68,8 +68,8 @@ expect "a problem differs from it in the operator" 0 '^operator +ir +attention$'
     --cache-dir="$work/ir"
 
 # Audit.
-expect "compiling anew gives the same" 0 '^2 of 2 entries compiled anew: 2 the same, 0 different' "$attune" cache audit
-expect "a sample" 0 '^1 of 2 entries .* \(--seed=7\)$' "$attune" cache audit --sample=1 --seed=7
+expect "compiling anew gives the same" 0 '^2 of 2 kernels compiled anew: 2 the same, 0 different' "$attune" cache audit
+expect "a sample" 0 '^1 of 2 kernels .* \(--seed=7\)$' "$attune" cache audit --sample=1 --seed=7
 first=$("$attune" cache audit --sample=1 --seed=7 --json | grep '"file"')
 [ "$first" = "$("$attune" cache audit --sample=1 --seed=7 --json | grep '"file"')" ] && [ -n "$first" ]
 report $? "a seed chooses the same"
@@ -81,22 +81,22 @@ pid=$!
 soon catches $pid TERM
 kill -TERM $pid
 wait $pid
-[ $? -eq 1 ] && grep -Eq '^[0-9]+ of 200 entries compiled anew: ([0-9]+) the same, 0 different' "$work/stdout" &&
+[ $? -eq 1 ] && grep -Eq '^[0-9]+ of 200 kernels compiled anew: ([0-9]+) the same, 0 different' "$work/stdout" &&
     grep -Eq 'interrupted: [1-9][0-9]* of a sample of 200 were not' "$work/stderr"
 report $? "an audit that is interrupted says how far it came"
 
 # Export, import.
-expect "exporting" 0 ': 2 new entries .* 0 known, 0 damaged' "$attune" cache export "$work/out"
-expect "exporting again" 0 ': 0 new entries .* 2 known' "$attune" cache export "$work/out"
+expect "exporting" 0 ': 2 new kernels .* 0 known, 0 damaged' "$attune" cache export "$work/out"
+expect "exporting again" 0 ': 0 new kernels .* 2 known' "$attune" cache export "$work/out"
 expect "importing" 0 '"new": 2' env ATTUNE_CACHE_DIR="$work/fresh" "$attune" cache import --json "$work/out"
 expect "what was imported is found" 0 'from +the disk cache' env ATTUNE_STRICT=1 ATTUNE_CACHE_DIR="$work/fresh" \
     "$attune" compile $a
 cp -r "$work/out" "$work/partly"
 truncate -s 200 "$(find "$work/partly" -name '*.attune' | head -n 1)"
-expect "a damaged entry is left out" 0 ': 1 new entry .* 1 damaged' env ATTUNE_CACHE_DIR="$work/fresh2" "$attune" \
+expect "a damaged file is left out" 0 ': 1 new kernel .* 1 damaged' env ATTUNE_CACHE_DIR="$work/fresh2" "$attune" \
     cache import "$work/partly"
 holds "$work/fresh2" 1 "and the other one is there"
-expect "an audit tells of damaged entries" 1 '^1 of 1 entry compiled anew: 1 the same, 0 different; 1 more damaged' \
+expect "an audit tells of damaged files" 1 '^1 of 1 kernel compiled anew: 1 the same, 0 different; 1 more damaged' \
     "$attune" cache audit --cache-dir="$work/partly"
 refuse "importing from nowhere" "$work/none cannot be opened: No such file" "$attune" cache import "$work/none"
 refuse "exporting to where nothing can be made" '/proc/none/x cannot be made' "$attune" cache export /proc/none/x
@@ -129,9 +129,9 @@ expect "a new one goes elsewhere" 0 'from +the compiler' "$attune" compile $c
 report $? "and the base stays as it is"
 expect "ls says which is where" 0 '^[0-9a-f]{32}-[a-z0-9-]+\.attune +base ' "$attune" cache ls
 expect "as JSON" 0 "\"directory\": \"$work/out\"" "$attune" cache ls --json
-expect "ls of the base alone" 0 "^2 entries, .* in the base $work/out" env ATTUNE_CACHE_DIR= "$attune" cache ls
+expect "ls of the base alone" 0 "^2 kernels, .* in the base $work/out" env ATTUNE_CACHE_DIR= "$attune" cache ls
 expect "why, too" 0 "^in $work/out/" "$attune" cache why $a
-expect "clear leaves the base alone" 0 '^1 entry removed' "$attune" cache clear
+expect "clear leaves the base alone" 0 '^1 kernel removed' "$attune" cache clear
 expect "info names it" 0 "^base +$work/out" "$attune" info
 refuse "clearing a base" 'the disk cache is off' env ATTUNE_CACHE_DIR= "$attune" cache clear
 refuse "importing into a base" 'the disk cache is off' env ATTUNE_CACHE_DIR= "$attune" cache import "$work/partly"
@@ -153,15 +153,15 @@ unset ATTUNE_CACHE_BASE
 
 # Collecting.
 export ATTUNE_CACHE_DIR=$work/cache
-expect "nothing to collect" 0 '^0 entries .* removed, 2 entries' "$attune" cache gc
+expect "nothing to collect" 0 '^0 kernels .* removed, 2 kernels' "$attune" cache gc
 touch -d '2 days ago' "$(find "$work/cache" -name '*.attune' | head -n 1)"
 : >"$work/cache/tmp-1-1" && touch -d '2 days ago' "$work/cache/tmp-1-1"
 size=$(find "$work/cache" -name '*.attune' -printf '%s\n' | awk '{ s += $1 } END { print s - 1 }')
 expect "the least recently used goes, and the orphan" 0 '"orphans": 1' "$attune" cache gc --max-bytes="$size" --json
 holds "$work/cache" 1 "one stays"
-expect "a cap of nothing" 0 '^1 entry .* 0 entries' "$attune" cache gc --max-bytes=0
-expect "a large cap" 0 '^0 entries' "$attune" cache gc --max-bytes=2G
-expect "nothing to audit" 0 '^0 of 0 entries' "$attune" cache audit
+expect "a cap of nothing" 0 '^1 kernel .* 0 kernels' "$attune" cache gc --max-bytes=0
+expect "a large cap" 0 '^0 kernels' "$attune" cache gc --max-bytes=2G
+expect "nothing to audit" 0 '^0 of 0 kernels' "$attune" cache audit
 
 # A file that has the name of an entry: verify and export agree, warming heals, and then nothing need be compiled.
 export ATTUNE_CACHE_DIR=$work/heals
@@ -179,11 +179,11 @@ plant() {
 }
 for kind in "another kernel's entry" "a directory" "a FIFO" "a link"; do
     plant "$kind"
-    expect "verify finds $kind" 1 '^2 entries, .* 1 damaged' timeout 20 "$attune" cache verify
-    expect "export, too" 0 ': 1 new entry .* 1 damaged' timeout 20 "$attune" cache export "$work/heals-$number"
+    expect "verify finds $kind" 1 '^2 kernels, .* 1 damaged' timeout 20 "$attune" cache verify
+    expect "export, too" 0 ': 1 new kernel .* 1 damaged' timeout 20 "$attune" cache export "$work/heals-$number"
     expect "warming replaces $kind" 0 '^1 kernel: 1 compiled, 0 cached already, 0 failed' timeout 20 "$attune" warm $a
     expect "and it is found" 0 'from +the disk cache' env ATTUNE_STRICT=1 "$attune" compile $a
-    expect "whole" 0 '^2 entries, .* 0 damaged' "$attune" cache verify
+    expect "whole" 0 '^2 kernels, .* 0 damaged' "$attune" cache verify
 done
 
 # What a user may not read. Root may, unless it gives that up.
@@ -191,9 +191,9 @@ obeying=()
 [ "$(id -u)" -ne 0 ] || obeying=(setpriv --bounding-set=-dac_override,-dac_read_search)
 chmod 000 "$second"
 if "${obeying[@]}" true 2>/dev/null && ! "${obeying[@]}" cat "$second" >/dev/null 2>&1; then
-    expect "an entry that may not be read" 1 '^2 entries, .* 1 damaged' "${obeying[@]}" "$attune" cache verify
+    expect "a file that may not be read" 1 '^2 kernels, .* 1 damaged' "${obeying[@]}" "$attune" cache verify
     expect "and why" 1 'the file cannot be read: Permission denied' "${obeying[@]}" "$attune" cache verify
-    expect "is damage for export, too" 0 ': 1 new entry .* 1 damaged' "${obeying[@]}" "$attune" cache export \
+    expect "is damage for export, too" 0 ': 1 new kernel .* 1 damaged' "${obeying[@]}" "$attune" cache export \
         "$work/heals-000"
     expect "warming replaces it" 0 '^1 kernel: 1 compiled' "${obeying[@]}" "$attune" warm $b
     expect "so that it is found" 0 'from +the disk cache' env ATTUNE_STRICT=1 "${obeying[@]}" "$attune" compile $b
@@ -204,7 +204,7 @@ if "${obeying[@]}" true 2>/dev/null && ! "${obeying[@]}" cat "$second" >/dev/nul
     report $? "also in JSON"
 else
     number=$((number + 1))
-    echo "ok $number - an entry that may not be read # SKIP permissions do not bind this user"
+    echo "ok $number - a file that may not be read # SKIP permissions do not bind this user"
     chmod 600 "$second"
 fi
 
@@ -241,10 +241,10 @@ holds "$work/elsewhere" 1 "lies where it leads to"
 # In order.
 "$attune" warm --cache-dir="$work/many-entries" num_heads=2,seq_q={1,2,3,4,5,6,7,8},head_dim=8 >"$work/stdout" \
     2>"$work/stderr"
-expect "ls" 0 '^8 entries' "$attune" cache ls --cache-dir="$work/many-entries"
+expect "ls" 0 '^8 kernels' "$attune" cache ls --cache-dir="$work/many-entries"
 grep -oE '^[0-9a-f]{32}' "$work/stdout" | sort -c
 report $? "is sorted"
-expect "ls as JSON" 0 '"entries": 8' "$attune" cache ls --json --cache-dir="$work/many-entries"
+expect "ls as JSON" 0 '"kernels": 8' "$attune" cache ls --json --cache-dir="$work/many-entries"
 grep -oE '[0-9a-f]{32}-[a-z0-9-]+\.attune' "$work/stdout" | sort -c
 report $? "is sorted, too"
 
@@ -284,8 +284,8 @@ fi
 expect "who may compile does" 0 'the compiler' "$attune" compile $a
 holds "$work/classes" 2 "and has an entry of its own"
 expect "ls names both" 0 '"machine": "zen3"' "$attune" cache ls --json
-expect "audit compiles both" 0 '^2 of 2 entries compiled anew: 2 the same' "$attune" cache audit
-expect "export counts other classes" 0 '2 new entries .*, 1 for other tuning classes than zen5$' "$attune" cache \
+expect "audit compiles both" 0 '^2 of 2 kernels compiled anew: 2 the same' "$attune" cache audit
+expect "export counts other classes" 0 '2 new kernels .*, 1 for other tuning classes than zen5$' "$attune" cache \
     export "$work/out2"
 expect "import, too" 0 '"other_class": 2' env ATTUNE_MACHINE=generic ATTUNE_CACHE_DIR="$work/fresh3" "$attune" cache \
     import --json "$work/out2"
@@ -303,7 +303,7 @@ else
         env ATTUNE_CACHE_DIR="$work/no-place" "$attune" info --probe-machine
     grep -Eq '^tuning class +[a-z]' "$work/stdout"
     report $? "is told after the class"
-    expect "verify does not mind it" 0 '^2 entries, .* 0 damaged' "$attune" cache verify
+    expect "verify does not mind it" 0 '^2 kernels, .* 0 damaged' "$attune" cache verify
 fi
 
 # A directory whose name is no UTF-8.

@@ -162,7 +162,7 @@ static const struct {
 };
 enum { PLANTS = sizeof plants / sizeof *plants };
 
-static int count_damaged(void *user, const attune_cache_entry *entry) {
+static int count_damaged(void *user, const attune_cache_file *entry) {
     int *counts = user;
     counts[entry->status != ATTUNE_OK]++;
     if (entry->status) assert_true(strlen(entry->message) > 5);
@@ -282,7 +282,7 @@ static void what_is_not_there_is_not_damaged(void **state) {
         const attune_statistics s = statistics_of(context);
         attune_context_destroy(context);
         assert_string_equal(last_message, "");
-        assert_int_equal(s.damaged_entries, 0);
+        assert_int_equal(s.damaged_files, 0);
         file_path path;
         file_of(*state, SMALL, path);
         assert_int_equal(unlink(path), 0);

@@ -560,7 +560,7 @@ static void an_audit_finds_other_code(void **state) {
         fclose(output);
         assert_int_equal(code, TOOL_FAILED);
         if (!strstr(text, "the image has ")) fail_msg("%s", text);
-        if (!strstr(text, argc == 4 ? "3 of 3 entries compiled anew: 0 the same, 3 different" : "\"different\": 3"))
+        if (!strstr(text, argc == 4 ? "3 of 3 kernels compiled anew: 0 the same, 3 different" : "\"different\": 3"))
             fail_msg("%s", text);
     }
 }
@@ -603,7 +603,7 @@ static void a_damaged_base_stays_as_it_is(void **state) {
     for (uint64_t round = 0; round < 2; round++) { /* the second finds the directory's own */
         attune_context *context = open_both(*state, other_dir, NULL);
         fill(context, "num_heads=2,seq_q=1,head_dim=8", NULL);
-        assert_int_equal(statistics_of(context).damaged_entries, 1 - round);
+        assert_int_equal(statistics_of(context).damaged_files, 1 - round);
         assert_int_equal(statistics_of(context).disk_hits, round);
         assert_true(why(context, "num_heads=2,seq_q=1,head_dim=8", NULL).is_cached);
         attune_context_destroy(context);
@@ -621,7 +621,7 @@ static void a_base_that_contradicts_its_keys_stays(void **state) {
     context = open_both(*state, other_dir, NULL);
     fill(context, "num_heads=2,seq_q=1,head_dim=8,lse=1", NULL);
     assert_int_equal(statistics_of(context).compiles, 1);
-    assert_int_equal(statistics_of(context).damaged_entries, 1);
+    assert_int_equal(statistics_of(context).damaged_files, 1);
     assert_int_equal(temp_dir_count(other_dir, "", ".attune"), 1);
     assert_int_equal(temp_dir_count(*state, "", ".attune"), 1);
     attune_context_destroy(context);

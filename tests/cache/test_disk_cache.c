@@ -676,7 +676,7 @@ static void a_read_only_disk_pauses_writes(void **state) {
 
 /* ---- Walking ---- */
 
-static int visit(void *user, const attune_cache_entry *entry) {
+static int visit(void *user, const attune_cache_file *entry) {
     int *counts = user;
     counts[entry->status == ATTUNE_OK ? 0 : 1]++;
     if (entry->status == ATTUNE_OK)

@@ -219,7 +219,7 @@ static void a_missing_kernel_fails_the_whole(void **state) {
     attune_context_destroy(context);
 }
 
-static int count_visited(void *user, const attune_cache_entry *entry) {
+static int count_visited(void *user, const attune_cache_file *entry) {
     assert_string_equal(entry->pack, pack);
     assert_int_equal(entry->status, ATTUNE_OK);
     assert_true(entry->is_usable);
@@ -227,7 +227,7 @@ static int count_visited(void *user, const attune_cache_entry *entry) {
     return 0;
 }
 
-static void entries_are_listed_and_taken_in(void **state) {
+static void kernels_are_listed_and_taken_in(void **state) {
     attune_cache_copied copied = {.struct_size = sizeof copied};
     char fresh[TEMP_DIR_CHARS + 32];
     int visited = 0;
@@ -424,7 +424,7 @@ static void no_byte_can_be_changed(void **state) {
         bytes[i] = before;
         attune_context *context = open_context("", pack, true);
         const int there = count_there(context);
-        const uint64_t damaged = statistics_of(context).damaged_entries;
+        const uint64_t damaged = statistics_of(context).damaged_files;
         attune_context_destroy(context);
         if (i < entries ? there : there != ENTRIES - 1 || damaged != 1)
             fail_msg("byte %zu of %zu: %d kernels, %d damaged", i, count, there, (int)damaged);
@@ -461,7 +461,7 @@ static void it_may_change_while_it_is_open(void **state) {
     assert_int_equal(truncate(moved, 100), 0);
     assert_int_equal(get(context, 2, NULL), ATTUNE_NOT_CACHED);
     assert_non_null(strstr(last_message, "the pack has become shorter"));
-    assert_int_equal(statistics_of(context).damaged_entries, 2);
+    assert_int_equal(statistics_of(context).damaged_files, 2);
     attune_context_destroy(context);
 }
 
@@ -506,7 +506,7 @@ int main(void) {
         TEST(the_directory_comes_first),
         TEST(chosen_entries_are_packed_alone),
         TEST(a_missing_kernel_fails_the_whole),
-        TEST(entries_are_listed_and_taken_in),
+        TEST(kernels_are_listed_and_taken_in),
         TEST(keys_rotate),
         TEST(a_forged_number_does_not_help),
         TEST(keys_that_others_can_write_do_not_count),

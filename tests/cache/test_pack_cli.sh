@@ -28,7 +28,7 @@ without() {
 # Making one.
 new_key fleet && new_key other && cp -p "$work/fleet.pub" "$work/keys"
 printf '%s\n%s\n' $a $b >"$work/manifest"
-expect "a manifest is compiled and packed" 0 '^[^ ]+kernels\.pack: 2 entries \(' \
+expect "a manifest is compiled and packed" 0 '^[^ ]+kernels\.pack: 2 kernels \(' \
     "$attune" cache pack -o "$pack" "$work/manifest"
 refuse "a pack that is not signed" 'the pack .* is not signed$' "$attune" cache verify --pack="$pack"
 refuse "sealing without a signature" 'kernels\.pack\.index\.minisig cannot be read' "$attune" cache seal "$pack"
@@ -46,10 +46,10 @@ expect "and so it does with another key" 1 '^but the key id in the public key is
     minisign -V -p "$work/other.pub" -m "$work/there/kernels.pack.index"
 
 # Using it.
-expect "it is verified" 0 '^2 entries.* 0 damaged' "$attune" cache verify --pack="$pack"
-expect "compiled anew, it is the same" 0 '^2 of 2 entries compiled anew: 2 the same, 0 different' \
+expect "it is verified" 0 '^2 kernels.* 0 damaged' "$attune" cache verify --pack="$pack"
+expect "compiled anew, it is the same" 0 '^2 of 2 kernels compiled anew: 2 the same, 0 different' \
     "$attune" cache audit --pack="$pack"
-expect "a sample of one is one, although the same kernel lies in the directory" 0 '^1 of 4 entries compiled anew: 1 ' \
+expect "a sample of one is one, although the same kernel lies in the directory" 0 '^1 of 4 kernels compiled anew: 1 ' \
     env ATTUNE_CACHE_PACK="$pack" "$attune" cache audit --sample=1 --seed=1
 expect "a kernel comes from it without LLVM" 0 ' the pack in ' \
     without '' env ATTUNE_CACHE_PACK="$pack" "$attune" compile $a
@@ -62,7 +62,7 @@ expect "what is not in it is missed" 0 'the code generator could not be loaded' 
 
 # A new pack has all kernels of its manifest, wherever programs may find them.
 printf '%s\n%s\n%s,is_causal=1\n' $a $b $a >"$work/three-lines"
-expect "kernels of a pack that is in use are packed again" 0 '^[^ ]+more\.pack: 3 entries \(' \
+expect "kernels of a pack that is in use are packed again" 0 '^[^ ]+more\.pack: 3 kernels \(' \
     env ATTUNE_CACHE_DIR="$work/fresh" ATTUNE_CACHE_PACK="$pack" \
     "$attune" cache pack -o "$work/more.pack" "$work/three-lines"
 ATTUNE_CACHE_DIR=$work/small expect "a full disk makes no pack" 1 'not all that was compiled .*: there is no pack$' \
@@ -85,7 +85,7 @@ int renameat(int from_dir, const char *from, int to_dir, const char *to) {
 C
 if [ -z "${SANITIZE:-}" ] && ${CC:-cc} -shared -fPIC -o "$work/ctrl_c.so" "$work/ctrl_c.c"; then
     mkdir "$work/ctrl_c"
-    expect "Ctrl-C while a pack is written" 0 'ctrl_c\.pack: 2 entries' env LD_PRELOAD="$work/ctrl_c.so" \
+    expect "Ctrl-C while a pack is written" 0 'ctrl_c\.pack: 2 kernels' env LD_PRELOAD="$work/ctrl_c.so" \
         "$attune" cache pack -o "$work/ctrl_c/ctrl_c.pack" "$work/manifest"
     [ "$(ls -A "$work/ctrl_c")" = "ctrl_c.pack
 ctrl_c.pack.index" ]
@@ -93,7 +93,7 @@ ctrl_c.pack.index" ]
 fi
 
 # Taking it in.
-expect "a file is added" 0 ': 2 new entries .* 0 known, 0 damaged' without "$work/one" "$attune" cache add "$pack"
+expect "a file is added" 0 ': 2 new kernels .* 0 known, 0 damaged' without "$work/one" "$attune" cache add "$pack"
 expect "and its kernels stay without it" 0 'disk cache' without "$work/one" "$attune" compile $a
 head -c 1600 "$pack" >"$work/short.pack"
 refuse "one that is cut off" 'is not as long as its header says' without "$work/two" "$attune" cache add \
@@ -104,7 +104,7 @@ refuse "one whose index was changed" 'was changed, or key [0-9A-F]{16} has not s
     without "$work/two" "$attune" cache add "$work/tampered.pack"
 cp "$pack" "$work/tampered.pack"
 printf 'x' | dd of="$work/tampered.pack" bs=1 seek=$(($(stat -c %s "$pack") - 9)) conv=notrunc 2>/dev/null
-expect "and of entries the changed one" 0 ': 1 new entry .* 1 damaged' without "$work/two" "$attune" cache add \
+expect "and of kernels the changed one" 0 ': 1 new kernel .* 1 damaged' without "$work/two" "$attune" cache add \
     "$work/tampered.pack"
 
 # From a server, at a port that the system picks.
@@ -120,9 +120,9 @@ if [ -n "$server" ]; then
         port=$(sed -n 's/^Serving HTTP on .* port \([0-9]*\) .*/\1/p' "$work/server.log")
     done
     url=http://127.0.0.1:$port
-    expect "a URL is added" 0 ': 2 new entries .* 0 known, 0 damaged' without "$work/three" "$attune" cache add \
+    expect "a URL is added" 0 ': 2 new kernels .* 0 known, 0 damaged' without "$work/three" "$attune" cache add \
         "$url/kernels.pack"
-    expect "and not once more" 0 ': 0 new entries .* 2 known' without "$work/three" "$attune" cache add \
+    expect "and not once more" 0 ': 0 new kernels .* 2 known' without "$work/three" "$attune" cache add \
         "$url/kernels.pack"
     { cat "$pack" && head -c 300000 /dev/zero; } >"$work/long.pack"
     expect "one that is longer than its header says is not fetched to its end" 1 \
@@ -160,7 +160,7 @@ if [ -d "$work/killed" ]; then
     expect "kill -9 leaves no damage" 0 ' 0 damaged' "$attune" cache verify --cache-dir="$work/killed"
 fi
 without "$work/killed" "$attune" cache add "$pack" >"$work/stdout" 2>"$work/stderr"
-expect "and what is missing comes with the next try" 0 '^60 entries.* 0 damaged' \
+expect "and what is missing comes with the next try" 0 '^60 kernels.* 0 damaged' \
     "$attune" cache verify --cache-dir="$work/killed"
 
 # Keys in turn.

@@ -349,7 +349,7 @@ expect "the footprint counts the keys that a window leaves" 0 '"footprint_bytes"
     --samples=1 num_heads=2,seq_q=1,seq_kv=300,head_dim=8,is_causal=1,causal_align=bottom_right,window_left=31
 expect "sizes at run time" 0 '"footprint_bytes": 2304' "$attune" bench --json --samples=1 --sizes seq_q=4,seq_kv=32 \
     num_heads=1,seq_q=dynamic,seq_kv=dynamic,head_dim=8
-# 4 entries of 32 keys in pages of 4, in 2 heads of 8 columns, twice; q and out; a table of 8 columns and 4 lengths.
+# 4 sequences of 32 keys in pages of 4, in 2 heads of 8 columns, twice; q and out; a table of 8 columns and 4 lengths.
 expect "a paged cache is full" 0 '"footprint_bytes": 17040' "$attune" bench --json --samples=1 \
     --sizes num_pages=40,max_pages=8 batch=4,num_heads=2,seq_q=1,head_dim=8,page_size=4,kv_lens=1
 # 6 queries and 10 keys of 8 columns, each twice, and two tables of 3.
@@ -370,7 +370,7 @@ refuse_sizes() { expect "$1" 2 "$2" "$attune" bench --sizes "$3" "$small"; }
 refuse_sizes "a size that there is not" "'heads' is not a size" heads=3
 refuse_sizes "a size that is no number" "seq_q is 'x3', which is not a whole number" seq_q=x3
 
-expect "cache ls" 0 '[0-9]+ entries, .* 0 damaged' "$attune" cache ls
+expect "cache ls" 0 '[0-9]+ kernels, .* 0 damaged' "$attune" cache ls
 expect "cache ls --json" 0 '"schema": 2' "$attune" cache ls --json
 expect "cache verify" 0 ' 0 damaged' "$attune" cache verify
 expect "info" 0 '^llvm +[0-9]+' "$attune" info
@@ -860,8 +860,8 @@ expect "a damaged entry is compiled anew" 0 'from the compiler' run_cached "$cac
 expect "and is whole again" 0 'from the disk cache' run_cached "$cache"
 : >"$entry"
 expect "an empty entry is compiled anew" 0 'from the compiler' run_cached "$cache"
-expect "cache clear" 0 '^1 entry removed' "$attune" cache clear --cache-dir="$cache"
-expect "an empty cache" 0 '^0 entries' "$attune" cache ls --cache-dir="$cache"
+expect "cache clear" 0 '^1 kernel removed' "$attune" cache clear --cache-dir="$cache"
+expect "an empty cache" 0 '^0 kernels' "$attune" cache ls --cache-dir="$cache"
 full() { (trap '' XFSZ && ulimit -f 0 && "$attune" run "${layer[@]}" --cache-dir="$cache" --check) 2>&1 | cat; }
 expect "a full cache directory: one warning, and the result" 0 'warning: .*cannot be written' full
 grep -q 'the same bits' "$work/stdout"

@@ -22,7 +22,10 @@ static char *manual; /* docs/json.md */
 static const char *const commands[] = {
     "run --q examples/minilm/q.npy --k examples/minilm/k.npy --v examples/minilm/v.npy --check "
     "--expect examples/minilm/expected.npy",
+    "run op=index,num_heads=4,head_dim=32,num_ids=4 --sizes seq_q=2,seq_kv=20 --check",
+    "run op=mla,embed_dim=32,num_heads=2,kv_lora_rank=16,qk_nope_head_dim=16,qk_rope_head_dim=8 --sizes seq=3 --check",
     "compile " SMALL,
+    "explain op=conv,channels=32,taps=4",
     "compile embed_dim=24,num_heads=3,seq_q=5",
     "check " SMALL " --threads=1",
     "check --random 3 --max-flops 1e4",

@@ -152,9 +152,9 @@ static void another_version_is_another_kernel(void **state) {
     assert_int_equal(temp_dir_count(*state, "", ".attune"), 3);
 }
 
-static uint64_t damaged_entries(attune_context *context) {
+static uint64_t damaged_files(attune_context *context) {
     const attune_statistics stats = statistics_of(context);
-    return stats.damaged_entries;
+    return stats.damaged_files;
 }
 
 static void other_choices_are_another_kernel(void **state) {
@@ -169,7 +169,7 @@ static void other_choices_are_another_kernel(void **state) {
         choices[0].name = i == 1 ? "times" : "rounds";
         attune_context *context = open_context(*state);
         assert_int_equal(origin_of(compile(add(context, &options), "factor=3", NULL)), expected[i]);
-        assert_int_equal(damaged_entries(context), 0);
+        assert_int_equal(damaged_files(context), 0);
         attune_context_destroy(context);
     }
     assert_int_equal(temp_dir_count(*state, "", ".attune"), 3);

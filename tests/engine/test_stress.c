@@ -152,7 +152,7 @@ static void eviction_while_kernels_run(void **state) {
     const attune_statistics statistics = statistics_of(context);
     assert_true(statistics.memory_evictions > 0);
     assert_true(statistics.disk_hits > 0);
-    assert_int_equal(statistics.damaged_entries, 0);
+    assert_int_equal(statistics.damaged_files, 0);
     assert_true(statistics.memory_code_bytes <= 40000);
     attune_context_destroy(context);
 }
@@ -173,7 +173,7 @@ static int use_directory(const char *dir, int rounds, uint64_t seed, uint64_t di
     }
     attune_statistics statistics = {.struct_size = sizeof statistics};
     if (attune_get_statistics(context, &statistics)) wrong = 3;
-    if (statistics.damaged_entries || statistics.disk_write_failures) wrong = 3;
+    if (statistics.damaged_files || statistics.disk_write_failures) wrong = 3;
     attune_context_destroy(context);
     return wrong;
 }
@@ -247,7 +247,7 @@ static void write_for_ever(const char *dir, bool unnamed, int ready) {
     }
 }
 
-static int count_bad(void *user, const attune_cache_entry *entry) {
+static int count_bad(void *user, const attune_cache_file *entry) {
     int *counts = user;
     counts[entry->status != ATTUNE_OK]++;
     return 0;

@@ -150,7 +150,7 @@ typedef struct listed {
     char file[96], problem[64], ir[1024];
 } listed;
 
-static int list(void *user, const attune_cache_entry *entry) {
+static int list(void *user, const attune_cache_file *entry) {
     listed *l = user;
     l->count++;
     snprintf(l->file, sizeof l->file, "%s", entry->file);
@@ -184,7 +184,7 @@ static void a_damaged_entry_is_compiled_anew(void **state) {
     fclose(file);
     attune_kernel *kernel = compile(context, doubling);
     assert_int_equal(kernel_info_of(kernel).origin, ATTUNE_FROM_COMPILER);
-    assert_int_equal(statistics_of(context).damaged_entries, 1);
+    assert_int_equal(statistics_of(context).damaged_files, 1);
     assert_multiplies(context, kernel, 2);
     attune_kernel_release(kernel);
     attune_context_destroy(context);
@@ -216,7 +216,7 @@ static void an_entry_with_another_text_is_refused(void **state) {
         forge(context, doubling, texts[i], &entry);
         attune_drop_memory_cache(context);
         attune_kernel *kernel = compile(context, doubling);
-        assert_int_equal(statistics_of(context).damaged_entries, i + 1);
+        assert_int_equal(statistics_of(context).damaged_files, i + 1);
         assert_multiplies(context, kernel, 2);
         attune_kernel_release(kernel);
     }

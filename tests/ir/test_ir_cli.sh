@@ -23,7 +23,7 @@ for numbers in "rows=8" "rows=1 vectors=3" "rows=5"; do
     same "have the same bits" "$work/c.npy" "$work/other.npy"
 done
 expect "they are in the text" 0 'f32x4\[4, 2\]' "$attune" ir $matmul --emit=ir --set lanes=4
-expect "each is a kernel of its own" 0 '^4 entries' "$attune" cache ls
+expect "each is a kernel of its own" 0 '^4 kernels' "$attune" cache ls
 expect "cached" 0 '^c: f32' env ATTUNE_STRICT=1 "$attune" ir $matmul --arg a="$work/a.npy" --arg b="$work/b.npy" \
     "${sizes[@]}" --set rows=8
 expect "listed by the kernel's name" 0 ' ir_file\.1 matmul_tiled [0-9a-f]{32}$' "$attune" cache ls
@@ -42,7 +42,7 @@ expect "numbers for another action" 2 'set is for why, not for ls' "$attune" cac
 sed 's/rows = 4/rows = 3/' $matmul >"$work/other.air"
 file='ir_file\.1 matmul_tiled [0-9a-f]{32}'
 expect "and names another file" 0 "^problem +$file +$file\$" "$attune" cache why "$work/other.air"
-expect "and compiled anew by an audit" 0 '^4 of 4 entries compiled anew: 4 the same' "$attune" cache audit
+expect "and compiled anew by an audit" 0 '^4 of 4 kernels compiled anew: 4 the same' "$attune" cache audit
 
 for blank in 'param\tone = 1' 'param  one=1 in\t1'; do
     printf '%b\nkernel @k (y: f32[1] out) { parallel for i in 0..1 { y[i] = $one.5 } }\n' "$blank" >"$work/blanks.air"

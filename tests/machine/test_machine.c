@@ -608,7 +608,7 @@ static void why_says_what_would_stand_in(void **state) {
     attune_context_destroy(context);
 }
 
-static int check_visited(void *user, const attune_cache_entry *entry) {
+static int check_visited(void *user, const attune_cache_file *entry) {
     assert_true(entry->is_usable);
     assert_int_equal(entry->status, ATTUNE_OK);
     assert_true(!strcmp(entry->machine, OWN) || !strcmp(entry->machine, OLDER));

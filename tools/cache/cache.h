@@ -32,8 +32,8 @@ int cache_index(const cache_options *o, attune_context *context, const attune_ma
 int cache_print_copied(const cache_options *o, const attune_cache_copied *c, const char *from, const char *to,
                        const attune_machine_info *machine, bool is_import);
 
-/* "y" or "ies": entr%s. */
-const char *cache_plural(uint64_t entries);
+/* "y" or "ies": kernel%s. */
+const char *cache_s(uint64_t count);
 
 /* "2026-01-31 12:00" in `text`, or "". */
 enum { CACHE_TIME_BYTES = 32 };

@@ -1,4 +1,4 @@
-/* attune cache add: takes in the entries of a signed pack, from a file or from a server. */
+/* attune cache add: takes in the kernels of a signed pack, from a file or from a server. */
 #define _GNU_SOURCE
 #include "cache/cache.h"
 #include "common/plugin_file.h"

@@ -1,4 +1,4 @@
-/* attune cache audit: a sample of the entries, compiled anew and compared. */
+/* attune cache audit: a sample of the cache files, compiled anew and compared. */
 #include "cache/cache.h"
 #include "common/interruption.h"
 #include "common/json_output.h"
@@ -20,27 +20,27 @@ typedef struct audit_name {
 
 typedef struct audit {
     const cache_options *options;
-    audit_name *names; /* of the entries that this build can make; then the first `chosen` are the sample */
+    audit_name *names; /* of the files that this build can make; then the first `chosen` are the sample */
     size_t count, capacity, chosen;
     bool is_out_of_memory;
 
-    attune_context *emitter; /* for entries of `isa` */
+    attune_context *emitter; /* for files of `isa` */
     char isa[ISA_BYTES];
-    size_t done, same, damaged; /* damaged entries are all named: they need no compiling to differ */
+    size_t done, same, damaged; /* damaged files are all named: they need no compiling to differ */
     table *table;
     json_t *list;
 } audit;
 
 /* ---- The sample ---- */
 
-static audit_place place_of(const attune_cache_entry *entry) {
-    if (entry->pack) return IN_PACK;
-    return entry->is_base ? IN_BASE : IN_DIRECTORY;
+static audit_place place_of(const attune_cache_file *file) {
+    if (file->pack) return IN_PACK;
+    return file->is_base ? IN_BASE : IN_DIRECTORY;
 }
 
-static int collect(void *user, const attune_cache_entry *entry) {
+static int collect(void *user, const attune_cache_file *file) {
     audit *const a = user;
-    if (entry->status != ATTUNE_OK || !entry->is_usable) return 0;
+    if (file->status != ATTUNE_OK || !file->is_usable) return 0;
     if (a->count == a->capacity) {
         const size_t capacity = a->capacity ? 2 * a->capacity : 256;
         audit_name *const grown = realloc(a->names, capacity * sizeof *grown);
@@ -50,8 +50,8 @@ static int collect(void *user, const attune_cache_entry *entry) {
         a->capacity = capacity;
     }
     audit_name *const name = &a->names[a->count++];
-    snprintf(name->file, sizeof name->file, "%s", entry->file);
-    name->place = place_of(entry);
+    snprintf(name->file, sizeof name->file, "%s", file->file);
+    name->place = place_of(file);
     return 0;
 }
 
@@ -74,15 +74,15 @@ static void choose(audit *a, uint64_t seed) {
     }
 }
 
-static bool is_chosen(const audit *a, const attune_cache_entry *entry) {
+static bool is_chosen(const audit *a, const attune_cache_file *file) {
     for (size_t i = 0; i < a->chosen; i++)
-        if (a->names[i].place == place_of(entry) && strcmp(a->names[i].file, entry->file) == 0) return true;
+        if (a->names[i].place == place_of(file) && strcmp(a->names[i].file, file->file) == 0) return true;
     return false;
 }
 
-/* ---- One entry ---- */
+/* ---- One file ---- */
 
-/* The last context stays open: most caches hold entries of one instruction set only. */
+/* The last context stays open: most caches hold files of one instruction set only. */
 static attune_context *emitter_for(audit *a, const char *isa) {
     if (a->emitter && strcmp(a->isa, isa) == 0) return a->emitter;
     tool_common common = {.target = isa};
@@ -93,13 +93,13 @@ static attune_context *emitter_for(audit *a, const char *isa) {
 }
 
 /* "" or how the images differ. */
-static void compare(const attune_cache_entry *entry, const unsigned char *anew, size_t bytes,
+static void compare(const attune_cache_file *file, const unsigned char *anew, size_t bytes,
                     char text[ATTUNE_MESSAGE_BYTES]) {
-    const unsigned char *const there = entry->image;
+    const unsigned char *const there = file->image;
     size_t first = bytes, differing = 0;
     text[0] = '\0';
-    if (bytes != entry->image_bytes) {
-        snprintf(text, ATTUNE_MESSAGE_BYTES, "the image has %zu bytes, compiled anew %zu", entry->image_bytes, bytes);
+    if (bytes != file->image_bytes) {
+        snprintf(text, ATTUNE_MESSAGE_BYTES, "the image has %zu bytes, compiled anew %zu", file->image_bytes, bytes);
         return;
     }
     for (size_t i = bytes; i-- > 0;) {
@@ -113,49 +113,49 @@ static void compare(const attune_cache_entry *entry, const unsigned char *anew, 
 }
 
 /* From the loop IR that it holds, or else from its problem and schedule. */
-static bool compile_anew(attune_context *emitter, const attune_cache_entry *entry, void **image, size_t *bytes) {
+static bool compile_anew(attune_context *emitter, const attune_cache_file *file, void **image, size_t *bytes) {
     attune_problem problem = ATTUNE_PROBLEM_INIT;
-    if (*entry->ir) return attune_ir_emit(emitter, entry->ir, ATTUNE_STAGE_IMAGE, image, bytes) == ATTUNE_OK;
-    return attune_problem_parse(&problem, entry->problem) == ATTUNE_OK &&
-           attune_emit(emitter, &problem, entry->schedule, ATTUNE_STAGE_IMAGE, image, bytes) == ATTUNE_OK;
+    if (*file->ir) return attune_ir_emit(emitter, file->ir, ATTUNE_STAGE_IMAGE, image, bytes) == ATTUNE_OK;
+    return attune_problem_parse(&problem, file->problem) == ATTUNE_OK &&
+           attune_emit(emitter, &problem, file->schedule, ATTUNE_STAGE_IMAGE, image, bytes) == ATTUNE_OK;
 }
 
-static void check(audit *a, const attune_cache_entry *entry, char text[ATTUNE_MESSAGE_BYTES]) {
+static void check(audit *a, const attune_cache_file *file, char text[ATTUNE_MESSAGE_BYTES]) {
     void *anew = NULL;
     size_t bytes = 0;
-    attune_context *const emitter = emitter_for(a, entry->isa);
-    if (emitter && compile_anew(emitter, entry, &anew, &bytes))
-        compare(entry, anew, bytes, text);
+    attune_context *const emitter = emitter_for(a, file->isa);
+    if (emitter && compile_anew(emitter, file, &anew, &bytes))
+        compare(file, anew, bytes, text);
     else
         snprintf(text, ATTUNE_MESSAGE_BYTES, "it cannot be compiled anew: %.480s", attune_last_message());
     attune_free(emitter, anew);
 }
 
-static int visit(void *user, const attune_cache_entry *entry) {
+static int visit(void *user, const attune_cache_file *file) {
     audit *const a = user;
-    const bool is_damaged = entry->status != ATTUNE_OK;
+    const bool is_damaged = file->status != ATTUNE_OK;
     char text[ATTUNE_MESSAGE_BYTES];
     if (interruption_came()) return 1;
     if (is_damaged) {
-        snprintf(text, sizeof text, "%s", entry->message);
+        snprintf(text, sizeof text, "%s", file->message);
         a->damaged++;
     } else {
-        if (!is_chosen(a, entry)) return 0;
-        check(a, entry, text);
+        if (!is_chosen(a, file)) return 0;
+        check(a, file, text);
         a->done++;
         a->same += !*text;
     }
     tool_progress("%zu of %zu compiled anew", a->done, a->chosen);
     if (a->list)
         json_array_append_new(a->list,
-                              json_pack("{s:s, s:o, s:b, s:o, s:s, s:o, s:o}", "file", entry->file, "directory",
-                                        tool_json_text(entry->directory), "same", !*text, "message",
-                                        tool_json_text(text), "machine", entry->machine, "problem",
-                                        tool_json_text(entry->problem), "schedule", tool_json_text(entry->schedule)));
+                              json_pack("{s:s, s:o, s:b, s:o, s:s, s:o, s:o}", "file", file->file, "directory",
+                                        tool_json_text(file->directory), "same", !*text, "message",
+                                        tool_json_text(text), "machine", file->machine, "problem",
+                                        tool_json_text(file->problem), "schedule", tool_json_text(file->schedule)));
     if (!*text) return 0;
-    table_cell(a->table, "%s", entry->file);
+    table_cell(a->table, "%s", file->file);
     table_cell(a->table, "%s", text);
-    table_cell(a->table, "%s", entry->problem);
+    table_cell(a->table, "%s", file->problem);
     return 0;
 }
 
@@ -165,7 +165,7 @@ static int print(audit *a, const attune_machine_info *machine, uint64_t seed) {
     const size_t differing = a->done - a->same;
     if (a->options->json)
         return json_print(machine, 0,
-                          json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:O}", "seed", (json_int_t)seed, "entries",
+                          json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:O}", "seed", (json_int_t)seed, "kernels",
                                     (json_int_t)a->count, "compiled", (json_int_t)a->done, "same", (json_int_t)a->same,
                                     "different", (json_int_t)differing, "damaged", (json_int_t)a->damaged, "list",
                                     a->list));
@@ -173,7 +173,7 @@ static int print(audit *a, const attune_machine_info *machine, uint64_t seed) {
         table_finish(a->table, stdout);
         a->table = NULL;
     }
-    printf("%zu of %zu entr%s compiled anew: %zu the same, %zu different", a->done, a->count, cache_plural(a->count),
+    printf("%zu of %zu kernel%s compiled anew: %zu the same, %zu different", a->done, a->count, cache_s(a->count),
            a->same, differing);
     if (a->damaged) printf("; %zu more damaged", a->damaged);
     printf(" (--seed=%llu)\n", (unsigned long long)seed);
@@ -181,7 +181,7 @@ static int print(audit *a, const attune_machine_info *machine, uint64_t seed) {
 }
 
 int cache_audit(const cache_options *o, attune_context *context, const attune_machine_info *machine) {
-    static const char *const headers[] = {"entry", "differs", "problem"};
+    static const char *const headers[] = {"file", "differs", "problem"};
     const uint64_t seed = o->has_seed ? (uint64_t)o->seed : (uint64_t)time(NULL);
     audit a = {.options = o};
     int code = TOOL_FAILED;

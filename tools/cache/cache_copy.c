@@ -13,8 +13,8 @@ int cache_print_copied(const cache_options *o, const attune_cache_copied *c, con
                                     (json_int_t)c->added_bytes, "known", (json_int_t)c->known, "damaged",
                                     (json_int_t)c->damaged, "foreign", (json_int_t)c->foreign, "other_class",
                                     (json_int_t)c->other_class));
-    printf("%s to %s: %llu new entr%s (%s), %llu known, %llu damaged (left out), %llu of other CPUs or versions%s",
-           from, to, (unsigned long long)c->added, cache_plural(c->added), table_bytes(c->added_bytes, size),
+    printf("%s to %s: %llu new kernel%s (%s), %llu known, %llu damaged (left out), %llu of other CPUs or versions%s",
+           from, to, (unsigned long long)c->added, cache_s(c->added), table_bytes(c->added_bytes, size),
            (unsigned long long)c->known, (unsigned long long)c->damaged, (unsigned long long)c->foreign,
            is_import ? " (left out)" : "");
     if (c->other_class)

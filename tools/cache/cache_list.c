@@ -7,15 +7,15 @@
 #include <string.h>
 #include <time.h>
 
-/* One walk over the entries. */
+/* One walk over the cache files. */
 typedef struct cache_walk {
     bool verify, has_several;
-    uint64_t entries, bytes, damaged;
+    uint64_t files, bytes, damaged;
     table *table;
     json_t *list;
 } cache_walk;
 
-const char *cache_plural(uint64_t entries) { return entries == 1 ? "y" : "ies"; }
+const char *cache_s(uint64_t count) { return count == 1 ? "" : "s"; }
 
 const char *cache_time(int64_t seconds, char text[CACHE_TIME_BYTES]) {
     struct tm local;
@@ -37,40 +37,40 @@ static size_t skip_part(const unsigned char **at, size_t *left, size_t unit) {
 }
 
 /* Whether the caller gave the schedule: it is part of the key then, after the operator's name and the problem. */
-static bool has_explicit_schedule(const attune_cache_entry *entry) {
-    const unsigned char *at = entry->key;
-    size_t left = entry->key_bytes;
+static bool has_explicit_schedule(const attune_cache_file *file) {
+    const unsigned char *at = file->key;
+    size_t left = file->key_bytes;
     skip_part(&at, &left, 1);
     skip_part(&at, &left, 1);
     return skip_part(&at, &left, sizeof(uint32_t)) > 0;
 }
 
-static int visit(void *user, const attune_cache_entry *entry) {
+static int visit(void *user, const attune_cache_file *file) {
     cache_walk *const walk = user;
     char size[TABLE_NUMBER_BYTES], used[CACHE_TIME_BYTES];
-    walk->entries++;
-    walk->bytes += entry->bytes;
-    const bool is_good = entry->status == ATTUNE_OK;
+    walk->files++;
+    walk->bytes += file->bytes;
+    const bool is_good = file->status == ATTUNE_OK;
     if (!is_good) walk->damaged++;
     if (walk->list)
         json_array_append_new(
             walk->list, json_pack("{s:s, s:o, s:b, s:b, s:I, s:b, s:o, s:o, s:o, s:s, s:s, s:b, s:I}", "file",
-                                  entry->file, "directory", tool_json_text(entry->directory), "base", entry->is_base,
-                                  "pack", entry->pack != NULL, "bytes", (json_int_t)entry->bytes, "ok", is_good,
-                                  "message", tool_json_text(entry->message), "problem", tool_json_text(entry->problem),
-                                  "schedule", tool_json_text(entry->schedule), "isa", entry->isa, "machine",
-                                  entry->machine, "usable", entry->is_usable, "used_at", (json_int_t)entry->used_at));
+                                  file->file, "directory", tool_json_text(file->directory), "base", file->is_base,
+                                  "pack", file->pack != NULL, "bytes", (json_int_t)file->bytes, "ok", is_good,
+                                  "message", tool_json_text(file->message), "problem", tool_json_text(file->problem),
+                                  "schedule", tool_json_text(file->schedule), "isa", file->isa, "machine",
+                                  file->machine, "usable", file->is_usable, "used_at", (json_int_t)file->used_at));
     if (!walk->table || (walk->verify && is_good)) return 0;
-    table_cell(walk->table, "%s", entry->file);
-    if (walk->has_several) table_cell(walk->table, "%s", entry->pack ? "pack" : entry->is_base ? "base" : "cache");
-    table_cell(walk->table, "%s", table_bytes(entry->bytes, size));
-    table_cell(walk->table, "%s", cache_time(entry->used_at, used));
-    table_cell(walk->table, "%s", is_good ? entry->isa : "-");
-    table_cell(walk->table, "%s", is_good ? entry->machine : "-");
+    table_cell(walk->table, "%s", file->file);
+    if (walk->has_several) table_cell(walk->table, "%s", file->pack ? "pack" : file->is_base ? "base" : "cache");
+    table_cell(walk->table, "%s", table_bytes(file->bytes, size));
+    table_cell(walk->table, "%s", cache_time(file->used_at, used));
+    table_cell(walk->table, "%s", is_good ? file->isa : "-");
+    table_cell(walk->table, "%s", is_good ? file->machine : "-");
     /* As in a manifest. Without its schedule the line would be that of other kernels of the problem. */
-    const bool is_explicit = is_good && has_explicit_schedule(entry);
-    table_cell(walk->table, "%s%s%s", is_good ? entry->problem : entry->message, is_explicit ? " | " : "",
-               is_explicit ? entry->schedule : "");
+    const bool is_explicit = is_good && has_explicit_schedule(file);
+    table_cell(walk->table, "%s%s%s", is_good ? file->problem : file->message, is_explicit ? " | " : "",
+               is_explicit ? file->schedule : "");
     return 0;
 }
 
@@ -102,16 +102,16 @@ static int print(const cache_walk *walk, const attune_machine_info *machine) {
                       tool_json_text(machine->cache_dir), "cache_base", tool_json_text(machine->cache_base),
                       "cache_refusal", tool_json_text(machine->cache_refusal), "cache_base_refusal",
                       tool_json_text(machine->cache_base_refusal), "cache_pack", tool_json_text(machine->cache_pack),
-                      "cache_pack_refusal", tool_json_text(machine->cache_pack_refusal), "entries",
-                      (json_int_t)walk->entries, "bytes", (json_int_t)walk->bytes, "damaged", (json_int_t)walk->damaged,
+                      "cache_pack_refusal", tool_json_text(machine->cache_pack_refusal), "kernels",
+                      (json_int_t)walk->files, "bytes", (json_int_t)walk->bytes, "damaged", (json_int_t)walk->damaged,
                       "list", sorted(walk->list)));
     /* Without a row the headers alone would look like a mistake. */
     table_sort(walk->table);
-    if (walk->verify ? walk->damaged : walk->entries)
+    if (walk->verify ? walk->damaged : walk->files)
         table_finish(walk->table, stdout);
     else
         table_discard(walk->table);
-    printf("%llu entr%s, %s, %llu damaged in ", (unsigned long long)walk->entries, cache_plural(walk->entries),
+    printf("%llu kernel%s, %s, %llu damaged in ", (unsigned long long)walk->files, cache_s(walk->files),
            table_bytes(walk->bytes, size), (unsigned long long)walk->damaged);
     const char *const places[][2] = {
         {"", machine->cache_dir}, {"the base ", machine->cache_base}, {"the pack ", machine->cache_pack}};
@@ -126,8 +126,8 @@ static int print(const cache_walk *walk, const attune_machine_info *machine) {
 }
 
 static int list(const cache_options *o, attune_context *context, const attune_machine_info *machine, bool verify) {
-    static const char *const headers[] = {"entry", "size", "last used", "isa", "machine", "problem"};
-    static const char *const base_headers[] = {"entry", "in", "size", "last used", "isa", "machine", "problem"};
+    static const char *const headers[] = {"file", "size", "last used", "isa", "machine", "problem"};
+    static const char *const base_headers[] = {"file", "in", "size", "last used", "isa", "machine", "problem"};
     cache_walk walk = {.verify = verify, .has_several = *machine->cache_base || *machine->cache_pack};
     if (o->json)
         walk.list = json_array();

@@ -111,11 +111,11 @@ int cache_pack(const cache_options *o, attune_context *context, const attune_mac
     if (code) return code;
     if (o->json)
         return json_print(machine, 0,
-                          json_pack("{s:o, s:I, s:I, s:I, s:I}", "pack", tool_json_text(o->output), "entries",
+                          json_pack("{s:o, s:I, s:I, s:I, s:I}", "pack", tool_json_text(o->output), "kernels",
                                     (json_int_t)c.added, "bytes", (json_int_t)c.added_bytes, "damaged",
                                     (json_int_t)c.damaged, "foreign", (json_int_t)c.foreign));
-    printf("%s: %llu entr%s (%s), %llu damaged and %llu of other versions left out\n", o->output,
-           (unsigned long long)c.added, cache_plural(c.added), table_bytes(c.added_bytes, size),
+    printf("%s: %llu kernel%s (%s), %llu damaged and %llu of other versions left out\n", o->output,
+           (unsigned long long)c.added, cache_s(c.added), table_bytes(c.added_bytes, size),
            (unsigned long long)c.damaged, (unsigned long long)c.foreign);
     printf("sign it: minisign -Sm %s.index, then attune cache seal %s\n", o->output, o->output);
     return TOOL_OK;

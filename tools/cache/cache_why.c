@@ -55,12 +55,12 @@ static const char *meaning(const char *field) {
     static const char *const meanings[][2] = {
         {"operator", "attention and other operators have no kernels in common"},
         {"schedule", "an explicit schedule is part of the key; one that the caller left open is not"},
-        {"isa", "the entry is for another instruction set (--isa, ATTUNE_ISA)"},
-        {"machine", "the entry is for CPUs of another tuning class (ATTUNE_MACHINE)"},
-        {"llvm", "the entry was made by another version of LLVM"},
-        {"generator", "the entry was made by another version of attune's sources"},
-        {"image_version", "the entry's code is laid out for another version of attune"},
-        {"cpu_features", "the entry's code needs what this CPU lacks"},
+        {"isa", "it is for another instruction set (--isa, ATTUNE_ISA)"},
+        {"machine", "it is for CPUs of another tuning class (ATTUNE_MACHINE)"},
+        {"llvm", "it was made by another version of LLVM"},
+        {"generator", "it was made by another version of attune's sources"},
+        {"image_version", "its code is laid out for another version of attune"},
+        {"cpu_features", "its code needs what this CPU lacks"},
     };
     for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
         if (strcmp(field, meanings[i][0]) == 0) return meanings[i][1];
@@ -89,8 +89,8 @@ static int print_json(const attune_cache_answer *a, const char *tier0, const att
 static void print_differences(const attune_cache_answer *a) {
     static const char *const headers[] = {"differs in", "there", "here"};
     char used[CACHE_TIME_BYTES];
-    printf("nearest of %llu entr%s: %s in %s, last used %s\n  %s\n\n", (unsigned long long)a->compared,
-           cache_plural(a->compared), a->nearest->file, a->nearest->directory, cache_time(a->nearest->used_at, used),
+    printf("nearest of %llu kernel%s: %s in %s, last used %s\n  %s\n\n", (unsigned long long)a->compared,
+           cache_s(a->compared), a->nearest->file, a->nearest->directory, cache_time(a->nearest->used_at, used),
            a->nearest->problem);
     table *const t = table_create("lll", headers);
     for (size_t i = 0; i < a->num_differences; i++) {
@@ -116,12 +116,12 @@ static void print(void *user, const attune_cache_answer *a) {
     if (a->is_cached)
         printf("in %s/%s\n", a->nearest->directory, a->nearest->file);
     else if (a->nearest && a->nearest->status != ATTUNE_OK)
-        printf("its entry in %s is damaged, and will be compiled anew: %s\n", a->nearest->directory,
+        printf("its file in %s is damaged, and will be compiled anew: %s\n", a->nearest->directory,
                a->nearest->message);
     else if (a->nearest)
         print_differences(a);
     else
-        printf("there are no entries\n");
+        printf("there are no kernels\n");
     if (a->stand_in)
         printf("%s's kernel would be used where nothing can be compiled (ATTUNE_STRICT=1, no code generator)\n",
                a->stand_in);

@@ -19,7 +19,7 @@ typedef struct attune_bundle_kernel {
     const char *schedule;          /* text that changes the chosen schedule; NULL: attune chooses for each target */
 } attune_bundle_kernel;
 
-/* The kernels of one of attune's operators beside attention, by a text such as "op=linear,num_heads=16,..."; see
+/* The kernels of one of attune's other operators, by a text such as "op=linear,num_heads=16,..."; see
  * attune/expert/description.h. If it has several kernels, they are called NAME_KERNEL: "gdn_few". Fixed layout. */
 typedef struct attune_bundle_description {
     const char *name; /* a C identifier of at most 63 letters: "gdn" */

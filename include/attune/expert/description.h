@@ -1,6 +1,6 @@
 /* Expert tier: most programs need attune/attention.h alone.
  *
- * Descriptions as text: kernels of attune's operators beside attention, for bundles, caches and listings.
+ * Descriptions as text: kernels of attune's other operators, for bundles, caches and listings.
  *
  *     op=linear,num_heads=16,num_kv_heads=32,num_k_heads=16,head_dim=128,rule=gated_delta,decay=head,has_beta=1
  *

@@ -53,7 +53,7 @@ ATTUNE_CHECKED attune_status attune_kernel_get_info(const attune_kernel *kernel,
 typedef struct attune_statistics {
     size_t struct_size;
     uint64_t memory_hits, disk_hits, compiles, compile_failures;
-    uint64_t memory_evictions, disk_evictions, damaged_entries, disk_write_failures, worker_restarts;
+    uint64_t memory_evictions, disk_evictions, damaged_files, disk_write_failures, worker_restarts;
     uint64_t memory_kernels, memory_code_bytes; /* bytes of machine code, and of loop IR that is kept with it */
     uint64_t stand_ins; /* disk hits with a kernel for another tuning class */
     uint64_t pack_hits; /* disk hits with a kernel of the pack */

@@ -160,7 +160,7 @@ void go_through_bundles(attune_context *context) {
     STATUS(attune_context_add_bundle(context, NULL));
 }
 
-static int note_entry(void *user, const attune_cache_entry *entry) {
+static int note_entry(void *user, const attune_cache_file *entry) {
     ++*(int *)user;
     (void)entry;
     return 0;
