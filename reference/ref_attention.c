@@ -129,16 +129,16 @@ static int64_t integer_at(const view *v, int64_t i, int64_t j) {
     return ((const int32_t *)v->data)[place(v->tensor, i, j, 0, 0)];
 }
 
-/* One entry of the batch: its queries and keys, and where they begin. */
-typedef struct entry {
+/* One sequence of the batch: its queries and keys, and where they begin. */
+typedef struct sequence {
     int64_t number, q_batch, kv_batch, first_q, first_kv;
     int64_t rows, keys, fresh; /* the last `fresh` keys come from k_new */
     int64_t base;              /* position of query 0 */
-} entry;
+} sequence;
 
-static entry open_entry(const reading *r, int64_t number) {
+static sequence open_sequence(const reading *r, int64_t number) {
     const attune_problem *const p = r->p;
-    entry e = {.number = number, .q_batch = number, .kv_batch = number, .rows = r->seq_q, .keys = r->seq_kv};
+    sequence e = {.number = number, .q_batch = number, .kv_batch = number, .rows = r->seq_q, .keys = r->seq_kv};
     if (r->cu_q.tensor) {
         e.q_batch = 0;
         e.first_q = integer_at(&r->cu_q, number, 0);
@@ -164,7 +164,7 @@ static ref_format layout_of(const reading *r, const view *cache) {
 }
 
 /* Where column 0 of key j lies in k or v. */
-static int64_t key_place(const reading *r, const entry *e, const view *cache, int64_t head, int64_t j) {
+static int64_t key_place(const reading *r, const sequence *e, const view *cache, int64_t head, int64_t j) {
     const int64_t size = r->p->page_size, page = size ? integer_at(&r->table, e->number, j / size) : e->kv_batch;
     const ref_format f = layout_of(r, cache);
     return place(cache->tensor, page, head, 0, 0) +
@@ -176,22 +176,22 @@ long double ref_scale(const attune_tensor *scale, const void *data, int64_t i, i
     return ref_load(scale->dtype, data, scale->rank == 1 ? place(scale, j, 0, 0, 0) : place(scale, i, j, k, 0));
 }
 
-static long double scale_of_key(const reading *r, const entry *e, const view *scale, int64_t head, int64_t j) {
+static long double scale_of_key(const reading *r, const sequence *e, const view *scale, int64_t head, int64_t j) {
     if (!scale->tensor) return 1;
     if (scale->tensor->rank == 1) return ref_scale(scale->tensor, scale->data, 0, head, 0);
     return ref_load(scale->tensor->dtype, scale->data, key_place(r, e, scale, head, j));
 }
 
 /* Scale number `number` of a row of them. */
-static long double scale_of_row(const reading *r, const entry *e, const ref_format *f, const view *scale, int64_t head,
-                                int64_t j, int64_t number) {
+static long double scale_of_row(const reading *r, const sequence *e, const ref_format *f, const view *scale,
+                                int64_t head, int64_t j, int64_t number) {
     const attune_tensor *const t = scale->tensor;
     if (f->by_channel) return ref_load(t->dtype, scale->data, place(t, head, number, 0, 0));
     return ref_load(t->dtype, scale->data, key_place(r, e, scale, head, j) + number * t->strides[3]);
 }
 
 /* The scale by which the quantised value of a column is multiplied. */
-static long double scale_of_column(const reading *r, const entry *e, const ref_format *f, const view *cache,
+static long double scale_of_column(const reading *r, const sequence *e, const ref_format *f, const view *cache,
                                    const view *scale, int64_t head, int64_t j, int64_t column) {
     if (f->is_inline) return ref_inline_scale(f, cache->data, key_place(r, e, cache, head, j), column);
     if (f->by_channel) return scale_of_row(r, e, f, scale, head, j, column);
@@ -200,7 +200,7 @@ static long double scale_of_column(const reading *r, const entry *e, const ref_f
 }
 
 /* And what is added then. */
-static long double least_of_column(const reading *r, const entry *e, const ref_format *f, const view *cache,
+static long double least_of_column(const reading *r, const sequence *e, const ref_format *f, const view *cache,
                                    const view *scale, int64_t head, int64_t j, int64_t column) {
     if (f->is_inline) return ref_inline_least(f, cache->data, key_place(r, e, cache, head, j), column);
     const int64_t number = ref_row_scales(f) + (f->by_channel ? column : column / ref_run(f));
@@ -208,13 +208,13 @@ static long double least_of_column(const reading *r, const entry *e, const ref_f
 }
 
 /* The same for the n-th new key in k_new or v_new. */
-static int64_t new_place(const entry *e, const view *fresh, int64_t head, int64_t n) {
+static int64_t new_place(const sequence *e, const view *fresh, int64_t head, int64_t n) {
     return place(fresh->tensor, e->q_batch, head, e->first_q + n, 0);
 }
 
 /* Keys that an earlier call has left in a cache, normalised and rotated if the problem says so. */
 static bool has_finished_keys(const attune_problem *p) { return p->seq_new || p->kv_projected; }
-/* Whether there are scores of keys beyond an entry's last: of stored ones that this call leaves as they are. */
+/* Whether there are scores of keys beyond a sequence's last: of stored ones that this call leaves as they are. */
 static bool has_more_keys(const attune_problem *p) {
     const bool is_prepared = p->rotary_dim || p->qk_norm_eps > 0 || p->qk_hadamard;
     return !p->page_size && (!is_prepared || has_finished_keys(p));
@@ -229,11 +229,11 @@ static bool outside_window(const attune_problem *p, int64_t position, int64_t j)
            (p->window_right >= 0 && j > position + p->window_right);
 }
 
-static ref_place function_place(const reading *r, const entry *e, int64_t head, int64_t i, int64_t j) {
+static ref_place function_place(const reading *r, const sequence *e, int64_t head, int64_t i, int64_t j) {
     return (ref_place){r->call, e->number, head, head / r->group, i, j, e->rows, e->keys};
 }
 
-static bool is_hidden(const reading *r, const entry *e, int64_t head, int64_t i, int64_t j) {
+static bool is_hidden(const reading *r, const sequence *e, int64_t head, int64_t i, int64_t j) {
     const int64_t position = e->base + i;
     if (j >= e->keys || (r->p->is_causal && j > position) || outside_window(r->p, position, j)) return true;
     const attune_tensor *const mask = r->mask.tensor, *const bias = r->bias.tensor;
@@ -249,25 +249,25 @@ static bool is_hidden(const reading *r, const entry *e, int64_t head, int64_t i,
 
 /* ---- Lists of keys ---- */
 
-/* Keys in the list of query i of an entry, and key n of it. */
-static int64_t list_row(const reading *r, const entry *e, int64_t i) {
+/* Keys in the list of query i of a sequence, and key n of it. */
+static int64_t list_row(const reading *r, const sequence *e, int64_t i) {
     return r->p->kv_ids == ATTUNE_KV_IDS_QUERY ? e->first_q + i : 0;
 }
-static int64_t list_batch(const reading *r, const entry *e) {
+static int64_t list_batch(const reading *r, const sequence *e) {
     return r->p->kv_ids == ATTUNE_KV_IDS_QUERY ? e->q_batch : e->number;
 }
-static int64_t listed_keys(const reading *r, const entry *e, int64_t i) {
+static int64_t listed_keys(const reading *r, const sequence *e, int64_t i) {
     if (r->id_lens.tensor) return integer_at(&r->id_lens, list_batch(r, e), list_row(r, e, i));
     return r->kv_ids.tensor->dims[2];
 }
-static int64_t listed_key(const reading *r, const entry *e, int64_t i, int64_t n) {
+static int64_t listed_key(const reading *r, const sequence *e, int64_t i, int64_t n) {
     const attune_tensor *const t = r->kv_ids.tensor;
     return ((const int32_t *)r->kv_ids.data)[place(t, list_batch(r, e), list_row(r, e, i), n, 0)];
 }
 
 /* Whether key j is in the list of query i, and not hidden there. */
-static bool is_listed(const reading *r, const entry *e, int64_t head, int64_t i, int64_t j) {
-    entry as_list = *e;
+static bool is_listed(const reading *r, const sequence *e, int64_t head, int64_t i, int64_t j) {
+    sequence as_list = *e;
     as_list.keys = listed_keys(r, e, i);
     for (int64_t n = 0; n < as_list.keys; n++)
         if (listed_key(r, e, i, n) == j && !is_hidden(r, &as_list, head, i, n)) return true;
@@ -288,7 +288,7 @@ static void mark_cached(unsigned char *seen, const ref_format *f, const attune_t
 /* Or of groups. */
 static bool is_of_tokens(const view *scale) { return scale->tensor && scale->tensor->rank > 2; }
 
-static void mark_scales(const reading *r, const entry *e, const view *scale, int64_t head, int64_t j,
+static void mark_scales(const reading *r, const sequence *e, const view *scale, int64_t head, int64_t j,
                         unsigned char *seen) {
     if (!seen || !is_of_tokens(scale)) return;
     const attune_tensor *const t = scale->tensor;
@@ -296,7 +296,7 @@ static void mark_scales(const reading *r, const entry *e, const view *scale, int
     for (int64_t i = 0; i < (t->rank == 4 ? t->dims[3] : 1); i++) seen[at + (t->rank == 4 ? i * t->strides[3] : 0)] = 1;
 }
 
-static void mark_key(const reading *r, const entry *e, int64_t kv_head, int64_t j, const ref_seen *seen) {
+static void mark_key(const reading *r, const sequence *e, int64_t kv_head, int64_t j, const ref_seen *seen) {
     const int64_t n = j - (e->keys - e->fresh);
     unsigned char *const v = r->p->v_in_k ? seen->k : seen->v, *const v_new = r->p->v_in_k ? seen->k_new : seen->v_new;
     if (n < 0 || j >= e->keys) {
@@ -320,7 +320,7 @@ void ref_mark_seen(const ref_call *call, const ref_seen *seen) {
     /* The weights of hidden keys are their scores all the same. */
     const bool sees_all = r.p->weights_mode == ATTUNE_WEIGHTS_SCALED || r.p->weights_mode == ATTUNE_WEIGHTS_CAPPED;
     for (int64_t b = 0; b < call->arguments->batch; b++) {
-        const entry e = open_entry(&r, b);
+        const sequence e = open_sequence(&r, b);
         const int64_t keys = sees_all && has_more_keys(r.p) ? r.seq_kv : e.keys;
         for (int64_t kv_head = 0; kv_head * r.group < r.heads; kv_head++)
             for (int64_t j = 0; j < keys; j++) {
@@ -404,7 +404,7 @@ static int64_t dense_place(const attune_tensor *t, int64_t i, int64_t j, int64_t
 }
 
 /* Where the cache keeps key j, in the dense result. */
-static int64_t dense_key_place(const reading *r, const entry *e, const view *cache, int64_t head, int64_t j) {
+static int64_t dense_key_place(const reading *r, const sequence *e, const view *cache, int64_t head, int64_t j) {
     const int64_t size = r->p->page_size, page = size ? integer_at(&r->table, e->number, j / size) : e->kv_batch;
     const attune_tensor *const t = cache->tensor;
     const ref_format f = layout_of(r, cache);

@@ -43,7 +43,7 @@ typedef struct ref_block_scale {
 } ref_block_scale;
 
 /* The expected outputs: dense, row-major in the order of each tensor's dims. Elements that a call does not write
- * (tokens that no ragged entry owns, older keys of a cache) have the output's old values. */
+ * (tokens that no ragged sequence owns, older keys of a cache) have the output's old values. */
 typedef struct ref_result {
     long double *out, *lse, *weights;       /* NULL where the problem has no such tensor, */
     long double *k, *v, *k_scale, *v_scale; /* and these unless they are written to; k and v may be codes */

@@ -12,11 +12,11 @@ typedef enum projection { PROJECT_Q, PROJECT_K, PROJECT_V, PROJECT_OUT, NUM_PROJ
 /* A call of a block and the call of attention inside of it. */
 typedef struct block {
     const ref_call *call;
-    int64_t entries, tokens; /* of x: a ragged batch is one entry */
+    int64_t sequences, tokens; /* of x: a ragged batch is one sequence */
     int64_t heads, kv_heads, dim, dim_v;
     const attune_tensor *inputs[PROJECT_OUT]; /* inputs of the projections of q, k and v; NULL: not projected */
     const attune_tensor *keys_low, *values_low;
-    /* Intermediate tensors: [entries, heads, tokens, columns], NULL if absent. */
+    /* Intermediate tensors: [sequences, heads, tokens, columns], NULL if absent. */
     long double *q, *k, *v, *k_low, *v_low, *heads_out;
     attune_problem problem;
     attune_arguments arguments;
@@ -212,10 +212,10 @@ static void copy_tensors(block *b) {
 static bool open_keys(block *b) {
     const bool appends = b->call->problem->seq_new != 0;
     const int64_t tokens = b->inputs[PROJECT_K]->dims[1], rank = b->keys_low ? b->call->problem->low_rank : tokens;
-    const int64_t k[4] = {b->entries, b->kv_heads, rank, b->dim}, v[4] = {b->entries, b->kv_heads, rank, b->dim_v};
+    const int64_t k[4] = {b->sequences, b->kv_heads, rank, b->dim}, v[4] = {b->sequences, b->kv_heads, rank, b->dim_v};
     const size_t k_pointer = appends ? offsetof(attune_arguments, k_new) : offsetof(attune_arguments, k);
     const size_t v_pointer = appends ? offsetof(attune_arguments, v_new) : offsetof(attune_arguments, v);
-    const int64_t rows = b->entries * b->kv_heads * tokens;
+    const int64_t rows = b->sequences * b->kv_heads * tokens;
     bool good = (b->k = add_tensor(b, appends ? "k_new" : "k", k_pointer, k)) != NULL;
     if (b->inputs[PROJECT_V]) good = (b->v = add_tensor(b, appends ? "v_new" : "v", v_pointer, v)) && good;
     if (!b->keys_low) return good;
@@ -239,7 +239,7 @@ static void open_sizes(block *b) {
     const ref_call *const call = b->call;
     const attune_problem *const p = call->problem;
     const attune_tensor *const x = find(call, "x"), *const x_kv = find(call, "x_kv"), *const x_v = find(call, "x_v");
-    b->entries = x->dims[0];
+    b->sequences = x->dims[0];
     b->tokens = x->dims[1];
     b->heads = p->num_heads;
     b->kv_heads = p->num_kv_heads ? p->num_kv_heads : p->num_heads;
@@ -267,15 +267,15 @@ static bool open_block(block *b, const ref_call *call) {
         b->inner.k_rounding = p->k_dtype ? p->k_dtype : p->dtype;
         b->inner.v_rounding = p->v_dtype ? p->v_dtype : p->dtype;
     }
-    const int64_t q[4] = {b->entries, b->heads, b->tokens, b->dim},
-                  out[4] = {b->entries, b->heads, b->tokens, b->dim_v};
+    const int64_t q[4] = {b->sequences, b->heads, b->tokens, b->dim},
+                  out[4] = {b->sequences, b->heads, b->tokens, b->dim_v};
     bool good = (b->q = add_tensor(b, "q", offsetof(attune_arguments, q), q)) != NULL;
     if (!p->no_out_projection)
         good = (b->heads_out = add_tensor(b, "out", offsetof(attune_arguments, out), out)) && good;
     return (!b->inputs[PROJECT_K] || open_keys(b)) && good;
 }
 
-/* Whether a batch entry owns this token of x. */
+/* Whether a sequence owns this token of x. */
 static bool is_owned(const block *b, int64_t token) {
     const int32_t *const cu = b->call->arguments->cu_seqlens_q;
     return !b->call->problem->is_ragged || (token >= cu[0] && token < cu[b->call->arguments->batch]);
@@ -340,14 +340,14 @@ static void measure_normalised(const block *b, const char *weights, const long d
 static void measure(const block *b, ref_block_scale *scale) {
     const long double *const keys = b->keys_low ? b->k_low : b->k, *const values = b->keys_low ? b->v_low : b->v;
     const int64_t tokens = b->keys_low ? b->call->problem->low_rank : keys ? b->inputs[PROJECT_K]->dims[1] : 0;
-    const int64_t rows = b->entries * b->kv_heads * tokens;
+    const int64_t rows = b->sequences * b->kv_heads * tokens;
     if (b->call->problem->qk_norm_eps > 0) {
-        measure_normalised(b, "q_norm", b->q, b->entries * b->heads * b->tokens, &scale->q_row, &scale->q_loss);
+        measure_normalised(b, "q_norm", b->q, b->sequences * b->heads * b->tokens, &scale->q_row, &scale->q_loss);
         measure_normalised(b, "k_norm", keys, rows, &scale->k_row, &scale->k_loss);
         scale->value = longest_row(values, values ? rows * b->dim_v : 0, 1);
         return;
     }
-    scale->q_row = longest_row(b->q, b->entries * b->heads * b->tokens, b->dim);
+    scale->q_row = longest_row(b->q, b->sequences * b->heads * b->tokens, b->dim);
     scale->k_row = longest_row(keys, rows, b->dim);
     scale->value = values ? longest_row(values, rows * b->dim_v, 1) : longest_row(keys, rows * b->dim, 1);
 }
@@ -382,7 +382,7 @@ static bool compute_block(block *b, bool is_plain, ref_result *result) {
     if (b->call->problem->no_out_projection) return true;
     long double *const heads = result->out;
     const attune_dtype dtype = b->call->problem->dtype;
-    const int64_t count = b->entries * b->heads * b->tokens * b->dim_v;
+    const int64_t count = b->sequences * b->heads * b->tokens * b->dim_v;
     for (int64_t i = 0; is_plain && dtype == ATTUNE_BF16 && i < count; i++) heads[i] = ref_rounded(dtype, heads[i]);
     result->out = project_out(b, in, heads, &result->scale);
     free(heads);
@@ -407,14 +407,14 @@ bool ref_block_mark_seen(const ref_call *call, const ref_seen *seen) {
     unsigned char *rows = NULL;
     bool good = open_block(&b, call);
     const int64_t tokens = good && b.k ? b.inputs[PROJECT_K]->dims[1] : 0;
-    if (good) good = (rows = calloc((size_t)(b.entries * b.kv_heads * tokens * b.dim + 1), 1)) != NULL;
+    if (good) good = (rows = calloc((size_t)(b.sequences * b.kv_heads * tokens * b.dim + 1), 1)) != NULL;
     if (good && !b.keys_low) {
         const bool has_caches = call->problem->seq_new || call->problem->kv_projected;
         const ref_seen inner =
             has_caches ? (ref_seen){seen->k, seen->v, rows, NULL, seen->k_scale, seen->v_scale} : (ref_seen){.k = rows};
         ref_mark_seen(&b.inner, &inner);
     }
-    for (int64_t head = 0; good && head < b.entries * b.kv_heads; head++)
+    for (int64_t head = 0; good && head < b.sequences * b.kv_heads; head++)
         for (int64_t j = 0; j < tokens; j++)
             if (b.keys_low || rows[(head * tokens + j) * b.dim]) seen->k_new[head / b.kv_heads * tokens + j] = 1;
     free(rows);

@@ -27,8 +27,8 @@ static bool NAME(load_matrix)(const block *b, projection which, NAME(matrix) * m
     return good;
 }
 
-static void NAME(load_token)(REAL *row, const attune_tensor *t, const void *data, int64_t entry, int64_t token) {
-    const int64_t at = entry * t->strides[0] + token * t->strides[1];
+static void NAME(load_token)(REAL *row, const attune_tensor *t, const void *data, int64_t sequence, int64_t token) {
+    const int64_t at = sequence * t->strides[0] + token * t->strides[1];
     for (int64_t i = 0; i < t->dims[2]; i++) row[i] = (REAL)ref_load(t->dtype, data, at + i * t->strides[2]);
 }
 
@@ -66,7 +66,7 @@ static REAL NAME(multiply)(const NAME(matrix) * m, const REAL *row, int64_t o, d
     return sum;
 }
 
-/* All heads of all tokens of an input: `to` is [entries, heads, tokens, columns]. */
+/* All heads of all tokens of an input: `to` is [sequences, heads, tokens, columns]. */
 static bool NAME(project)(const block *b, projection which, long double *to, double *loss) {
     const attune_tensor *const t = b->inputs[which];
     const int64_t columns = which == PROJECT_V ? b->dim_v : b->dim, tokens = t->dims[1];
@@ -74,12 +74,12 @@ static bool NAME(project)(const block *b, projection which, long double *to, dou
     NAME(matrix) m = {0};
     double terms = 0;
     const bool good = row && NAME(load_matrix)(b, which, &m);
-    for (int64_t entry = 0; good && entry < t->dims[0]; entry++)
+    for (int64_t sequence = 0; good && sequence < t->dims[0]; sequence++)
         for (int64_t token = 0; token < tokens; token++) {
-            NAME(load_token)(row, t, data_of(b->call, t), entry, token);
+            NAME(load_token)(row, t, data_of(b->call, t), sequence, token);
             NAME(round_row)(b, row, t->dims[2]);
             for (int64_t o = 0; o < m.outputs; o++) {
-                const int64_t head = entry * (m.outputs / columns) + o / columns;
+                const int64_t head = sequence * (m.outputs / columns) + o / columns;
                 to[(head * tokens + token) * columns + o % columns] = NAME(multiply)(&m, row, o, &terms);
             }
         }
@@ -89,14 +89,14 @@ static bool NAME(project)(const block *b, projection which, long double *to, dou
     return good;
 }
 
-/* Keys or values of each head, multiplied from the left by [low_rank, tokens]: from [entries, kv_heads, tokens,
- * columns] to [entries, kv_heads, low_rank, columns]. */
+/* Keys or values of each head, multiplied from the left by [low_rank, tokens]: from [sequences, kv_heads, tokens,
+ * columns] to [sequences, kv_heads, low_rank, columns]. */
 static void NAME(lower)(const block *b, const attune_tensor *low, const long double *from, int64_t columns,
                         long double *to, double *loss) {
     const int64_t tokens = low->dims[low->rank - 1], rank = low->dims[low->rank - 2];
     const void *const data = data_of(b->call, low);
     double terms = 0, gain = 0;
-    for (int64_t head = 0; head < b->entries * b->kv_heads; head++) {
+    for (int64_t head = 0; head < b->sequences * b->kv_heads; head++) {
         const int64_t begin = low->rank == 3 ? head % b->kv_heads * low->strides[0] : 0;
         for (int64_t r = 0; r < rank; r++)
             for (int64_t c = 0; c < columns; c++) {
@@ -118,14 +118,14 @@ static void NAME(lower)(const block *b, const attune_tensor *low, const long dou
     *loss = gain * *loss + loss_of(terms, tokens);
 }
 
-/* Heads [entries, heads, tokens, dim_v] to rows of `out`, for the tokens that an entry owns. */
+/* Heads [sequences, heads, tokens, dim_v] to rows of `out`, for the tokens that a sequence owns. */
 static bool NAME(put_together)(const block *b, const long double *heads, long double *out, ref_block_scale *scale) {
     NAME(matrix) m = {0};
     const int64_t tokens = b->tokens;
     REAL *const row = malloc((size_t)(b->heads * b->dim_v) * sizeof *row);
     double terms = 0, largest = 0;
     const bool good = row && NAME(load_matrix)(b, PROJECT_OUT, &m);
-    for (int64_t at = 0; good && at < b->entries * tokens; at++) {
+    for (int64_t at = 0; good && at < b->sequences * tokens; at++) {
         if (!is_owned(b, at)) continue;
         for (int64_t i = 0; i < m.inputs; i++) {
             const int64_t head = at / tokens * b->heads + i / b->dim_v;

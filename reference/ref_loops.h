@@ -8,8 +8,8 @@ static void NAME(load_row)(REAL *row, const view *v, int64_t at, int64_t columns
 }
 
 /* A key or value of a cache. */
-static void NAME(load_scaled)(const reading *r, const entry *e, const view *cache, const view *scale, int64_t kv_head,
-                              int64_t j, REAL *row, int64_t columns) {
+static void NAME(load_scaled)(const reading *r, const sequence *e, const view *cache, const view *scale,
+                              int64_t kv_head, int64_t j, REAL *row, int64_t columns) {
     const ref_format *const f = cache == &r->k || r->p->v_in_k ? &r->k_format : &r->v_format;
     const int64_t at = key_place(r, e, cache, kv_head, j);
     if (!ref_is_quantised(f->dtype) && !f->unit) NAME(load_row)(row, cache, at, columns);
@@ -78,9 +78,9 @@ static float NAME(range_less)(const reading *r, const REAL *row, const REAL *mea
     return range;
 }
 
-/* The keys of an entry become codes: those that have smaller numbers without the mean, without it. Their codes' sums
+/* The keys of a sequence become codes: those that have smaller numbers without the mean, without it. Their codes' sums
  * lack q · mean: takes[j] is 1 then, and else 0. */
-static void NAME(code_keys)(const reading *r, const entry *e, REAL *keys, REAL *mean, REAL *takes) {
+static void NAME(code_keys)(const reading *r, const sequence *e, REAL *keys, REAL *mean, REAL *takes) {
     for (int64_t c = 0; c < r->dim; c++) {
         float sum = 0;
         for (int64_t j = 0; j < e->keys; j++) {
@@ -125,7 +125,7 @@ static void NAME(spread)(const reading *r, REAL *row) {
         }
 }
 
-static void NAME(load_query)(const reading *r, const entry *e, int64_t head, int64_t i, REAL *row) {
+static void NAME(load_query)(const reading *r, const sequence *e, int64_t head, int64_t i, REAL *row) {
     NAME(load_row)(row, &r->q, place(r->q.tensor, e->q_batch, head, e->first_q + i, 0), r->dim);
     const int64_t position =
         r->position_ids.tensor ? integer_at(&r->position_ids, e->q_batch, e->first_q + i) : e->base + i;
@@ -151,8 +151,8 @@ static long double NAME(scale_of_run)(const coding *c, const REAL *row, int64_t 
 }
 
 /* A row that goes through a cache, which rounds to its type. */
-static void NAME(append_row)(const reading *r, const entry *e, coding row_coding, int64_t kv_head, int64_t j, REAL *row,
-                             int64_t columns, long double *dense, long double *dense_scale) {
+static void NAME(append_row)(const reading *r, const sequence *e, coding row_coding, int64_t kv_head, int64_t j,
+                             REAL *row, int64_t columns, long double *dense, long double *dense_scale) {
     const view *const cache = row_coding.cache, *const scale = row_coding.scale;
     row_coding.is_double = r->is_double;
     row_coding.taken_place = key_place(r, e, cache, kv_head, j);
@@ -189,7 +189,7 @@ static void NAME(append_row)(const reading *r, const entry *e, coding row_coding
 }
 
 /* Key j as the scores see it. */
-static void NAME(load_key)(const reading *r, const entry *e, int64_t kv_head, int64_t j, REAL *row,
+static void NAME(load_key)(const reading *r, const sequence *e, int64_t kv_head, int64_t j, REAL *row,
                            ref_result *result) {
     const int64_t n = j - (e->keys - e->fresh);
     const bool is_new = n >= 0 && j < e->keys;
@@ -212,8 +212,8 @@ static void NAME(load_key)(const reading *r, const entry *e, int64_t kv_head, in
     if (is_new) NAME(append_row)(r, e, as_key, kv_head, j, row, r->dim, result->k, result->k_scale);
 }
 
-static void NAME(load_value)(const reading *r, const entry *e, int64_t kv_head, int64_t j, const REAL *key, REAL *row,
-                             ref_result *result) {
+static void NAME(load_value)(const reading *r, const sequence *e, int64_t kv_head, int64_t j, const REAL *key,
+                             REAL *row, ref_result *result) {
     const int64_t n = j - (e->keys - e->fresh);
     if (r->p->v_in_k) {
         for (int64_t c = 0; c < r->dim_v; c++) row[c] = key[c];
@@ -230,7 +230,7 @@ static void NAME(load_value)(const reading *r, const entry *e, int64_t kv_head, 
 }
 
 /* The score of q.k, up to the mask; `stage` is the weights mode after whose step to stop. */
-static REAL NAME(score)(const reading *r, const entry *e, int64_t head, int64_t i, int64_t j, REAL dot, int stage) {
+static REAL NAME(score)(const reading *r, const sequence *e, int64_t head, int64_t i, int64_t j, REAL dot, int stage) {
     const REAL cap = (REAL)r->p->logits_soft_cap;
     REAL s = dot * (REAL)r->scale;
     if (stage == ATTUNE_WEIGHTS_SCALED) return s;
@@ -263,7 +263,7 @@ typedef struct NAME(row) {
     bool loses_key;                       /* one has no better, though nothing hides it */
 } NAME(row);
 
-static void NAME(softmax)(const reading *r, const entry *e, int64_t head, int64_t i, NAME(row) * row) {
+static void NAME(softmax)(const reading *r, const sequence *e, int64_t head, int64_t i, NAME(row) * row) {
     REAL largest = -(REAL)INFINITY, sum = 0;
     bool sees = false;
     row->loses_key = false;
@@ -294,7 +294,7 @@ static void NAME(softmax)(const reading *r, const entry *e, int64_t head, int64_
 static REAL NAME(code)(REAL x, REAL most, REAL largest) { return rint(x / most * largest) * (most / largest); }
 
 /* Scales of tokens are a part of a share's code. Those of new keys are not yet in the call's tensor. */
-static REAL NAME(scale_in_share)(const reading *r, const entry *e, int64_t kv_head, int64_t j,
+static REAL NAME(scale_in_share)(const reading *r, const sequence *e, int64_t kv_head, int64_t j,
                                  const ref_result *result) {
     const long double *const fresh = r->p->v_in_k ? result->k_scale : result->v_scale;
     if (!is_of_tokens(&r->v_scale)) return 1;
@@ -303,7 +303,7 @@ static REAL NAME(scale_in_share)(const reading *r, const entry *e, int64_t kv_he
 }
 
 /* Exponentials as codes relative to the largest of a tile's (integer=all), in the sum as well. */
-static void NAME(code_shares)(const reading *r, const entry *e, int64_t kv_head, NAME(row) * row,
+static void NAME(code_shares)(const reading *r, const sequence *e, int64_t kv_head, NAME(row) * row,
                               const ref_result *result) {
     enum { TILE = 512 };
     const REAL largest = r->p->q_planes == ATTUNE_Q_PLANES_1 ? 255 : 65535;
@@ -325,13 +325,13 @@ static void NAME(code_shares)(const reading *r, const entry *e, int64_t kv_head,
 }
 
 /* prob_mod of a probability that is divided by its sum. */
-static REAL NAME(modified_share)(const reading *r, const entry *e, int64_t head, int64_t i, int64_t j,
+static REAL NAME(modified_share)(const reading *r, const sequence *e, int64_t head, int64_t i, int64_t j,
                                  const NAME(row) * row) {
     const ref_place at = function_place(r, e, head, i, j);
     return (REAL)ref_modified_prob(&at, row->is_empty ? 0 : row->shares[j] / row->sum);
 }
 
-static void NAME(mix_modified)(const reading *r, const entry *e, int64_t head, int64_t i, const NAME(row) * row,
+static void NAME(mix_modified)(const reading *r, const sequence *e, int64_t head, int64_t i, const NAME(row) * row,
                                const REAL *values, long double *out) {
     double mixed = 0;
     for (int64_t c = 0; c < r->dim_v; c++) row->totals[c] = 0;
@@ -346,7 +346,7 @@ static void NAME(mix_modified)(const reading *r, const entry *e, int64_t head, i
 }
 
 /* The sum of the values of all keys that are not hidden: those take no part, whatever they hold. */
-static void NAME(mix_values)(const reading *r, const entry *e, int64_t head, int64_t i, const NAME(row) * row,
+static void NAME(mix_values)(const reading *r, const sequence *e, int64_t head, int64_t i, const NAME(row) * row,
                              const REAL *values, long double *out) {
     for (int64_t c = 0; c < r->dim_v; c++) row->totals[c] = 0;
     for (int64_t j = 0; j < e->keys && !row->is_empty; j++) {
@@ -357,7 +357,7 @@ static void NAME(mix_values)(const reading *r, const entry *e, int64_t head, int
     for (int64_t c = 0; c < r->dim_v; c++) out[c] = row->is_empty ? 0 : row->totals[c] / row->sum;
 }
 
-static REAL NAME(weight)(const reading *r, const entry *e, int64_t head, int64_t i, int64_t j, const NAME(row) * row,
+static REAL NAME(weight)(const reading *r, const sequence *e, int64_t head, int64_t i, int64_t j, const NAME(row) * row,
                          REAL lse) {
     const int mode = (int)r->p->weights_mode;
     if (mode && mode != ATTUNE_WEIGHTS_SOFTMAX) return NAME(score)(r, e, head, i, j, row->dots[j], mode);
@@ -368,7 +368,7 @@ static REAL NAME(weight)(const reading *r, const entry *e, int64_t head, int64_t
 }
 
 /* One row of weights, which lies in row `to` of its tensor; heads are summed where their mean is wanted. */
-static void NAME(put_weights)(const reading *r, const entry *e, int64_t head, int64_t i, int64_t to,
+static void NAME(put_weights)(const reading *r, const sequence *e, int64_t head, int64_t i, int64_t to,
                               const NAME(row) * row, REAL lse, long double *weights) {
     const attune_tensor *const t = r->weights.tensor;
     const bool averages = r->p->weights_average;
@@ -383,7 +383,7 @@ static void NAME(put_weights)(const reading *r, const entry *e, int64_t head, in
     }
 }
 
-static void NAME(finish_row)(const reading *r, const entry *e, int64_t head, int64_t i, const NAME(row) * row,
+static void NAME(finish_row)(const reading *r, const sequence *e, int64_t head, int64_t i, const NAME(row) * row,
                              const REAL *values, ref_result *result) {
     const REAL lse = row->is_empty ? row->empty_lse : row->largest + log(row->sum);
     const int64_t token = e->first_q + i;
@@ -406,9 +406,9 @@ static void NAME(finish_row)(const reading *r, const entry *e, int64_t head, int
 }
 
 /* A row whose keys are those of a list: they count by their places in it. */
-static void NAME(attend_to_list)(const reading *r, const entry *e, int64_t head, int64_t i, NAME(row) * row,
+static void NAME(attend_to_list)(const reading *r, const sequence *e, int64_t head, int64_t i, NAME(row) * row,
                                  const REAL *keys, const REAL *values, REAL *listed, ref_result *result) {
-    entry as_list = *e;
+    sequence as_list = *e;
     as_list.keys = listed_keys(r, e, i);
     as_list.fresh = 0;
     for (int64_t n = 0; n < as_list.keys; n++) {
@@ -422,12 +422,12 @@ static void NAME(attend_to_list)(const reading *r, const entry *e, int64_t head,
 }
 
 /* All rows of all heads that share one head of K and V. */
-static void NAME(attend)(const reading *r, const entry *e, int64_t kv_head, REAL *const buffers[NUM_BUFFERS],
+static void NAME(attend)(const reading *r, const sequence *e, int64_t kv_head, REAL *const buffers[NUM_BUFFERS],
                          ref_result *result) {
     REAL *const keys = buffers[0], *const values = buffers[1], *const mean = buffers[7], *const takes = buffers[8];
     NAME(row)
     row = {.query = buffers[2], .dots = buffers[3], .scores = buffers[4], .shares = buffers[5], .totals = buffers[6]};
-    /* Scores of hidden keys are weights like any other in some modes, and only then exist beyond the entry's keys:
+    /* Scores of hidden keys are weights like any other in some modes, and only then exist beyond the sequence's keys:
      * where there are such keys, as stored. Elsewhere their products count as 0. */
     const bool has_more = result->weights && has_more_keys(r->p);
     const int64_t scored = has_more ? r->weights.tensor->dims[3] : e->keys;
@@ -459,7 +459,7 @@ static void NAME(attend)(const reading *r, const entry *e, int64_t kv_head, REAL
         }
 }
 
-static void NAME(rotary_op)(const reading *r, const entry *e, REAL *row, ref_result *result) {
+static void NAME(rotary_op)(const reading *r, const sequence *e, REAL *row, ref_result *result) {
     for (int64_t head = 0; head < r->heads; head++)
         for (int64_t i = 0; i < e->rows; i++) {
             NAME(load_query)(r, e, head, i, row);
@@ -501,7 +501,7 @@ static bool NAME(compute)(const reading *r, int64_t batch, ref_result *result) {
     int64_t most = 1;
     if (result->weights) most = r->weights.tensor->dims[3] > most ? r->weights.tensor->dims[3] : most;
     for (int64_t b = 0; b < batch && r->p->op != ATTUNE_ROTARY; b++) {
-        const int64_t keys = open_entry(r, b).keys;
+        const int64_t keys = open_sequence(r, b).keys;
         most = keys > most ? keys : most;
     }
     const int64_t listed = r->kv_ids.tensor ? r->kv_ids.tensor->dims[2] : 0, scored = listed > most ? listed : most;
@@ -511,7 +511,7 @@ static bool NAME(compute)(const reading *r, int64_t batch, ref_result *result) {
     bool good = true;
     for (int n = 0; n < NUM_BUFFERS; n++) good = (buffers[n] = calloc((size_t)counts[n], sizeof(REAL))) != NULL && good;
     for (int64_t b = 0; b < batch && good; b++) {
-        const entry e = open_entry(r, b);
+        const sequence e = open_sequence(r, b);
         if (r->p->op == ATTUNE_ROTARY) {
             NAME(rotary_op)(r, &e, buffers[2], result);
             continue;

@@ -55,7 +55,7 @@ static const struct argp_option options[] = {
     {"schedule", TOOL_KEY_SCHEDULE, "KEY=N,...", 0,
      "Change the chosen schedule of each problem; several times: side by side", 0},
     {"engine", TOOL_KEY_ENGINE, "jit|vm|interp", 0, "Machine code (default), virtual machine or interpreter", 0},
-    {"output", 'o', "FILE", 0, "Write JSON here, beside what is printed", 0},
+    {"output", 'o', "FILE", 0, "Write JSON here, too; the table is still printed", 0},
     {"report", TOOL_KEY_REPORT, "FILE", 0,
      "Write JSON here that describes the machine as well, of the set and three problems in bf16: to be sent to others",
      0},

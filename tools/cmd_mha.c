@@ -28,7 +28,7 @@ static const struct argp_option options[] = {
     {"layout", TOOL_KEY_LAYOUT, "out_in|in_out", 0, "Dims of the weights, instead of what their names suggest", 0},
     {"name", TOOL_KEY_NAME, "WEIGHT=TENSOR", 0,
      "Take this tensor for q_weight, k_bias, qkv_weight ..., whatever the names suggest", 0},
-    {"ignore", TOOL_KEY_IGNORE, "TENSOR", 0, "Leave aside a tensor that lies among the block's weights", 0},
+    {"ignore", TOOL_KEY_IGNORE, "TENSOR", 0, "Ignore a tensor that lies among the block's weights", 0},
     {"packed", TOOL_KEY_PACKED, "FILE", 0, "Packed weights as --save-packed wrote them, instead of --weights", 0},
     {"save-packed", TOOL_KEY_SAVE_PACKED, "FILE", 0, "Write the packed weights here", 0},
     {0},

@@ -152,7 +152,7 @@ bool op_bind_sinks(op_call *call, const torch_view *sinks) {
 bool op_bind_kv_lens(op_call *call, const torch_view *kv_lens) {
     if (kv_lens->dtype != torch.i32 || kv_lens->rank != 1 || kv_lens->sizes[0] != call->batch ||
         (kv_lens->strides[0] != 1 && call->batch != 1))
-        return op_fail(call, "kv_lens must be contiguous int32 of [%lld] (one for each batch entry)",
+        return op_fail(call, "kv_lens must be contiguous int32 of [%lld] (one for each sequence)",
                        (long long)call->batch);
     call->kind.has_kv_lens = 1;
     call->arguments.kv_lens = kv_lens->data;

@@ -15,7 +15,7 @@ typedef enum block_kind {
     BLOCK_LOW_RANK     /* mixtures of x or x_kv */
 } block_kind;
 
-/* rows, keys and fresh are the real lengths (of the longest entry), known at run time only or when compiling. */
+/* rows, keys and fresh are the real lengths (of the longest sequence), known at run time only or when compiling. */
 typedef struct draft {
     tool_random *random;
     attune_problem *p;

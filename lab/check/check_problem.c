@@ -251,7 +251,7 @@ static void set_ragged_sizes(draft *d) {
     s->total_kv = p->batch * d->keys - between(d, 0, p->batch * d->keys / 2);
     if (p->seq_new || p->rotary_dim) s->total_kv = larger(s->total_kv, s->total_q);
     if (d->block == BLOCK_SELF) s->total_kv = ATTUNE_NOT_SET; /* x has the keys */
-    /* The longest entry decides how a mask or a row of ids lies in memory, so its length is given with them. */
+    /* The longest sequence decides how a mask or a row of ids lies in memory, so its length is given with them. */
     const bool has_rows = p->has_position_ids || p->attn_mask_dims[3] || p->attn_bias_dims[3] || p->tensors[0].rank;
     if (has_rows || chance(d, 50)) s->seq_q = larger(d->rows, 1);
     if (d->block != BLOCK_SELF && (has_rows || chance(d, 50))) s->seq_kv = larger(d->keys, 1);

@@ -141,8 +141,8 @@ static bool has_tensors(const check_case *c) {
     return attune_tensors(&c->problem, &arguments, list, REF_MAX_TENSORS, &count) == ATTUNE_OK;
 }
 
-/* Each page that is written must belong to one entry. With too few pages entries share them, and the reference and the
- * kernel may write them in different orders. */
+/* Each page that is written must belong to one sequence. With too few pages sequences share them, and the reference and
+ * the kernel may write them in different orders. */
 static bool shares_written_pages(const check_case *c) {
     const attune_problem *const p = &c->problem;
     return p->page_size && p->seq_new && c->sizes.num_pages < p->batch * c->sizes.max_pages;

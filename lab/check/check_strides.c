@@ -17,7 +17,7 @@ static void draw_strides(tool_random *random, const attune_tensor *t, int64_t *s
         next *= t->dims[axis] > 1 ? t->dims[axis] : 1;
         if (has_gaps) next += tool_random_range(random, 0, 9);
     }
-    /* One head or one batch entry of an input may serve all. */
+    /* One head or one sequence of an input may serve all. */
     if (!t->is_output && tool_random_chance(random, 10)) strides[tool_random_range(random, 0, 1)] = 0;
 }
 

@@ -64,7 +64,7 @@ def _check_fits(block_mask: Any, sizes: Dict[str, int]) -> None:
 
 
 def _says_all(block_mask: Any, sizes: Dict[str, int]) -> bool:
-    """Whether its mask_mod alone gives the blocks, those of entries and heads that share the first one's among them."""
+    """Whether its mask_mod alone gives the blocks, also of sequences and heads that share those of the first one."""
     shared = {name for have, name in zip(block_mask.kv_num_blocks.shape[:2], "bh") if have < sizes[name]}
     mask = Tracer(sizes, False).trace(block_mask.mask_mod, "mask_mod") if shared else ""
     if shared & set(re.findall(r"\b[bh]\b", mask or "")):

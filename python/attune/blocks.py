@@ -240,20 +240,20 @@ def attention(
         out[...] = 0
         return out
     shown = _padded(shown)
-    for entry in range(q.shape[0]):
-        of_entry = shown[entry % shown.shape[0]]
-        parts = q[entry], k[entry], v[entry], out[entry]
-        if of_entry.shape[0] == 1:
+    for sequence in range(q.shape[0]):
+        own = shown[sequence % shown.shape[0]]
+        parts = q[sequence], k[sequence], v[sequence], out[sequence]
+        if own.shape[0] == 1:
             tensors = [part[None] for part in parts]
-            of_entry = of_entry[0]
+            own = own[0]
         else:
             group = q.shape[1] // k.shape[1]
             tensors = [
                 _repeated(part, group) if i in (1, 2) else _in_groups(part, k.shape[1]) for i, part in enumerate(parts)
             ]
-            of_entry = np.ascontiguousarray(of_entry.reshape(k.shape[1], group, *of_entry.shape[1:]).swapaxes(0, 1))
-        kernel = _kernel(tensors[0], tensors[1], tensors[2], of_entry, block_size, options)
-        kernel.run(q=tensors[0], k=tensors[1], v=tensors[2], out=tensors[3], blocks=of_entry, threads=threads)
+            own = np.ascontiguousarray(own.reshape(k.shape[1], group, *own.shape[1:]).swapaxes(0, 1))
+        kernel = _kernel(tensors[0], tensors[1], tensors[2], own, block_size, options)
+        kernel.run(q=tensors[0], k=tensors[1], v=tensors[2], out=tensors[3], blocks=own, threads=threads)
     return out
 
 

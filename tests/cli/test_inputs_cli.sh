@@ -156,7 +156,7 @@ make_npy "$work/whole.npy" '<i4' False '(2, 4, 8)' 256
 refuse "a result of whole numbers" 'whole.npy: <i4 of shape \(2, 4, 8\) cannot be compared' \
     "$attune" run --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" --expect "$work/whole.npy"
 
-# ---- Ragged batches: cu_seqlens_q says how many entries there are ----
+# ---- Ragged batches: cu_seqlens_q says how many sequences there are ----
 
 make_npy "$work/cu.npy" '<i4' False '(4,)' 0
 for at in 0 1 2 4; do number_bytes $at 4; done >"$work/numbers"

@@ -216,14 +216,14 @@ static int32_t *integers(const tensors *t, const char *name) {
     return one ? one->data : NULL;
 }
 
-/* Queries of an entry; cu_seqlens_q must have been filled. */
+/* Queries of a sequence; cu_seqlens_q must have been filled. */
 static int64_t entry_rows(const tensors *t, int64_t b) {
     const int32_t *const cu = integers(t, "cu_seqlens_q");
     if (cu) return cu[b + 1] - cu[b];
     return t->problem.seq_q == ATTUNE_DYNAMIC ? t->arguments.seq_q : t->problem.seq_q;
 }
 
-/* The fewest keys that the entry's queries and new keys allow. */
+/* The fewest keys that the sequence's queries and new keys allow. */
 static int64_t fewest_keys(const tensors *t, int64_t b) {
     const attune_problem *const p = &t->problem;
     const int64_t rows = entry_rows(t, b);
@@ -238,15 +238,15 @@ static int64_t fewest_keys(const tensors *t, int64_t b) {
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* The tokens of each entry's keys: without caches, those of a block's x are its keys too. */
+/* The tokens of each sequence's keys: without caches, those of a block's x are its keys too. */
 static int32_t *cumulative_keys(const tensors *t) {
     const attune_problem *const p = &t->problem;
     const bool are_queries = ref_is_block(p) && !p->is_cross && !p->seq_new && !p->kv_projected;
     return integers(t, are_queries ? "cu_seqlens_q" : "cu_seqlens_kv");
 }
 
-/* The most keys that an entry may have; b -1: before cu_seqlens_kv is there. A length of the call that only tables tell
- * is a bound where it is given. */
+/* The most keys that a sequence may have; b -1: before cu_seqlens_kv is there. A length of the call that only tables
+ * tell is a bound where it is given. */
 static int64_t most_keys(const tensors *t, int64_t b) {
     const attune_problem *const p = &t->problem;
     const int32_t *const cu = cumulative_keys(t);
@@ -271,7 +271,7 @@ static void fill_kv_lens(tensors *t, tensor *one, tool_random *random) {
     }
 }
 
-/* Lengths from `fewest` of each entry on that add up to at most `total`; those that fill up share it evenly. */
+/* Lengths from `fewest` of each sequence on that add up to at most `total`; those that fill up share it evenly. */
 static void fill_cumulative(tensors *t, tensor *one, int64_t total, int64_t most, bool is_kv, tool_random *random) {
     int32_t *const cu = one->data;
     const bool is_exact = is_kv && t->problem.has_position_ids && !t->problem.seq_new;
@@ -292,14 +292,14 @@ static void fill_cumulative(tensors *t, tensor *one, int64_t total, int64_t most
         left -= more;
         cu[b + 1] = (int32_t)(cu[b] + needed + more);
     }
-    /* The first tokens need not belong to an entry either. */
+    /* The first tokens need not belong to a sequence either. */
     const int64_t rest = total - cu[one->count - 1];
     if (rest <= 0 || t->fills_up || !tool_random_chance(random, 20)) return;
     const int64_t shift = tool_random_range(random, 1, rest);
     for (size_t b = 0; b < one->count; b++) cu[b] += (int32_t)shift;
 }
 
-/* Keys in pages are not counted together: each entry may fill its row of the table. */
+/* Keys in pages are not counted together: each sequence may fill its row of the table. */
 static void fill_cu_seqlens(tensors *t, tensor *one, bool is_kv, tool_random *random) {
     const int64_t most = is_kv ? most_keys(t, -1) : most_rows(t);
     const bool is_paged = is_kv && t->problem.page_size;
@@ -317,7 +317,7 @@ static void shuffle(int32_t *table, size_t count, tool_random *random) {
     }
 }
 
-/* Keys of an entry, and how many of them are new; its lengths must have been filled. */
+/* Keys of a sequence, and how many of them are new; its lengths must have been filled. */
 static int64_t entry_keys(const tensors *t, int64_t b, int64_t *fresh) {
     const attune_problem *const p = &t->problem;
     const int32_t *const lens = integers(t, "kv_lens");
@@ -327,7 +327,7 @@ static int64_t entry_keys(const tensors *t, int64_t b, int64_t *fresh) {
 }
 
 /* Every page at most once while there are enough, then again: only what is read may be shared. So may the pages of a
- * prefix that nothing is appended to, with any page that is left. Where an entry has no keys any number does. */
+ * prefix that nothing is appended to, with any page that is left. Where a sequence has no keys any number does. */
 static void fill_block_table(tensors *t, tensor *one, tool_random *random) {
     const int64_t pages = t->arguments.num_pages, columns = t->arguments.max_pages, size = t->problem.page_size;
     const int64_t count = (int64_t)one->count, start = pages ? tool_random_range(random, 0, pages - 1) : 0;
@@ -463,7 +463,7 @@ static void fill_one(tensors *t, tensor *one, input_kind kind, tool_random *rand
         fill_numbers(t, one, kind, is_named(one, "v_new") || is_named(one, "parts"), random);
 }
 
-/* Whether positions of an entry's queries and keys have a row in the rotary caches. */
+/* Whether positions of a sequence's queries and keys have a row in the rotary caches. */
 static bool has_angles(const tensors *t, int64_t b, int64_t rows, int64_t keys, int64_t fresh) {
     const attune_problem *const p = &t->problem;
     const int32_t *const offsets = integers(t, "causal_offsets");

@@ -66,7 +66,7 @@ char *problem_text(const attune_problem *problem) {
 
 static bool has_dims(const int64_t dims[4]) { return dims[0] || dims[1] || dims[2] || dims[3]; }
 
-/* A length of a ragged problem bounds the lengths of its entries. */
+/* A length of a ragged problem bounds the lengths of its sequences. */
 static void bound_ragged_size(int64_t *size, int64_t *most) {
     if (*size > 0 && (!*most || *size < *most)) *most = *size;
     *size = ATTUNE_DYNAMIC;

@@ -17,17 +17,17 @@ static bool is_plain_self(const attune_problem *p) {
     return ref_is_block(p) && !p->is_cross && !p->seq_new && !p->kv_projected;
 }
 
-/* One entry of the batch. */
-typedef struct entry {
+/* One sequence of the batch. */
+typedef struct sequence {
     int64_t rows, keys, fresh; /* fresh: of the keys, those that the call appends */
     int64_t projected;         /* keys that a block computes */
     int64_t offset;            /* of its positions, as the call says it */
-} entry;
+} sequence;
 
-static entry entry_of(const tensors *t, int64_t b) {
+static sequence sequence_of(const tensors *t, int64_t b) {
     const attune_problem *const p = &t->problem;
     const attune_arguments *const a = &t->arguments;
-    entry e = {.rows = settled(p->seq_q, a->seq_q), .keys = settled(p->seq_kv, a->seq_kv)};
+    sequence e = {.rows = settled(p->seq_q, a->seq_q), .keys = settled(p->seq_kv, a->seq_kv)};
     if (p->is_ragged) e.rows = a->cu_seqlens_q[b + 1] - a->cu_seqlens_q[b];
     if (tensors_find(t, "cu_seqlens_kv")) e.keys = a->cu_seqlens_kv[b + 1] - a->cu_seqlens_kv[b];
     if (p->is_ragged && is_plain_self(p)) e.keys = e.rows;
@@ -40,15 +40,15 @@ static entry entry_of(const tensors *t, int64_t b) {
     return e;
 }
 
-/* The sight of the entry's queries: no key if the tables of the call are not sound, which running it will say. */
-static attune_sight sight_of(const attune_problem *p, const entry *e) {
+/* The sight of the sequence's queries: no key if the tables of the call are not sound, which running it will say. */
+static attune_sight sight_of(const attune_problem *p, const sequence *e) {
     attune_sight sight = ATTUNE_SIGHT_INIT;
     const bool is_sound = attune_sight_of(p, e->rows, e->keys, e->offset, 0, e->rows, &sight) == ATTUNE_OK;
     return is_sound ? sight : (attune_sight)ATTUNE_SIGHT_INIT;
 }
 
-/* Keys of the entry that are read. */
-static int64_t read_keys(const attune_problem *p, const entry *e, const attune_sight *sight) {
+/* Keys of the sequence that are read. */
+static int64_t read_keys(const attune_problem *p, const sequence *e, const attune_sight *sight) {
     const bool shows_hidden = p->weights_mode == ATTUNE_WEIGHTS_SCALED || p->weights_mode == ATTUNE_WEIGHTS_CAPPED;
     return shows_hidden && e->rows > 0 ? e->keys : sight->keys;
 }
@@ -66,7 +66,7 @@ static int64_t listed_keys(const tensors *t, int64_t b, int64_t rows) {
 }
 
 /* The projections of a block: a product for each element of its weights and each row. */
-static double projection_flops(const tensors *t, const entry *e) {
+static double projection_flops(const tensors *t, const sequence *e) {
     const attune_problem *const p = &t->problem;
     const double q = (double)(p->num_heads * p->head_dim), k = (double)(p->num_kv_heads * p->head_dim);
     const double v = p->v_in_k ? 0 : (double)(p->num_kv_heads * p->head_dim_v);
@@ -98,7 +98,7 @@ static bool is_one_of(const char *name, const char *a, const char *b) {
     return strcmp(name, a) == 0 || strcmp(name, b) == 0;
 }
 
-static void add_attention(const attune_problem *p, const entry *e, const attune_sight *sight, call_work *work) {
+static void add_attention(const attune_problem *p, const sequence *e, const attune_sight *sight, call_work *work) {
     const double heads = (double)p->num_heads;
     work->pairs += heads * sight->pairs;
     work->all_pairs += heads * (double)larger(e->rows, 0) * (double)larger(e->keys, 0);
@@ -109,11 +109,11 @@ call_work work_of_call(const tensors *t) {
     const attune_problem *const p = &t->problem;
     const bool has_keys = tensors_find(t, "k") != NULL;
     const bool turns_keys = (has_keys || ref_is_block(p)) && !p->seq_new && !p->kv_projected;
-    double keys = 0;        /* that are seen, over all entries */
-    int64_t most_turns = 0; /* rows of cos and sin that an entry can need */
+    double keys = 0;        /* that are seen, over all sequences */
+    int64_t most_turns = 0; /* rows of cos and sin that a sequence can need */
     call_work work = {0};
     for (int64_t b = 0; b < t->arguments.batch; b++) {
-        const entry e = entry_of(t, b);
+        const sequence e = sequence_of(t, b);
         attune_sight sight = sight_of(p, &e);
         if (p->kv_ids) {
             sight.keys = listed_keys(t, b, larger(e.rows, 0));

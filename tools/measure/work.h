@@ -7,7 +7,7 @@
 typedef struct call_work {
     double flops; /* as attune_problem_flops, with the sizes, lengths and offsets of this call */
     double bytes; /* of all tensors and packed weights, each element once; of K and V the keys that a query may see */
-    double keys;  /* of all entries, seen or not */
+    double keys;  /* of all sequences, seen or not */
     double pairs, all_pairs; /* of attention, of a query and a key in all heads: that are seen, and that there are */
 } call_work;
 

@@ -59,7 +59,7 @@ class _Store:
 
     @property
     def batch(self) -> int:
-        """The entries of the batch; 0 while there are no rows, which any batch may begin."""
+        """The sequences of the batch; 0 while there are no rows, which any batch may begin."""
         return self.tensors[0].shape[0] if self.length else 0
 
     def extend(self, count: int, batch: int) -> None:
@@ -81,7 +81,7 @@ class _Store:
         self.end = max(self.first, self.end - count)
 
     def select(self, indices: torch.Tensor) -> None:
-        """Takes these entries of the batch, in this order."""
+        """Takes these sequences of the batch, in this order."""
         self._take(lambda old, new: torch.index_select(old, 0, indices, out=new), indices.numel(), self.capacity)
 
 

@@ -23,7 +23,7 @@ typedef struct integer_problem {
     attune_problem problem;
     call_sizes sizes;
     integer_inputs inputs;
-    int64_t rows[INTEGER_MOST_BATCH], keys[INTEGER_MOST_BATCH]; /* of each entry of the batch */
+    int64_t rows[INTEGER_MOST_BATCH], keys[INTEGER_MOST_BATCH]; /* of each sequence of the batch */
     int64_t first_offset, num_offsets;                          /* causal_offsets are drawn from so many */
 } integer_problem;
 
