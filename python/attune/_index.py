@@ -79,7 +79,7 @@ def index(
     k: of the same dtype, [batch, keys, dim], with cu_seqlens_kv [keys, dim], with block_table [pages, page_size, dim].
     w: [batch, queries, heads], or [queries, heads]; f32, bf16 or f16.
     q_scale: of int8 and f8; f32, as w. k_scale: of int8 and f8; f32, as k without dim. 0 or above.
-    is_causal: a query sees no key after it; the last query of a sequence is at its last key.
+    is_causal: a query attends to no key after it; the last query of a sequence is at its last key.
     cu_seqlens_q, cu_seqlens_kv: [batch + 1], where each sequence begins.
     kv_lens: [batch], the keys of each sequence. block_table: [batch, pages of a sequence].
     has_scores: the scores of the chosen keys are wanted, too.
@@ -87,7 +87,7 @@ def index(
     threads, runner: as in attune.Attention.run.
 
     ids is [batch, queries, num_ids], or [queries, num_ids]: numbers of keys in their sequence, which ascend; -1 fills
-    it up. lens is [batch, queries], or [queries]: min(num_ids, keys that the query sees). Of equal scores the first key
+    it up. lens is [batch, queries], or [queries]: min(num_ids, visible keys). Of equal scores the first key
     is chosen, and NaN is below all numbers. A query has the same list in every batch and for every number of threads.
     """
     if not has_index:

@@ -298,8 +298,8 @@ def scores(
 
     It is the one of XAttention (Xu et al., 2025): in each square of stride x stride queries and keys only the scores of
     the antidiagonal are summed, softmax over those sums stands for softmax over the scores, and an element is the mean
-    of its probabilities over the squares of the row block. So a row block adds up to 1 if each of its squares sees a
-    key. It costs 1 / stride of the products of all scores. Tokens that fill the last square up count as zeros.
+    of its probabilities over the squares of the row block. So a row block adds up to 1 if each of its squares has a
+    visible key. It costs 1 / stride of the products of all scores. Tokens that fill the last square up count as zeros.
 
     stride divides block_size. With is_causal the last query is at the last key, and the difference of both lengths must
     be a multiple of stride. softmax_scale: of the attention that is estimated, by default 1 / sqrt(dim).

@@ -169,7 +169,7 @@ bool work_can_be_measured(const char *problem, const tensors *t, const call_work
         return false;
     }
     if (work->flops <= 0) {
-        tool_error("%s: there is nothing to be measured: no query sees a key", problem);
+        tool_error("%s: there is nothing to be measured: no query attends to a key", problem);
         return false;
     }
     if (work->bytes < 0x1p62) return true;

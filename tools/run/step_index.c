@@ -74,7 +74,7 @@ static int64_t keys_of(const step_call *c, int64_t b) {
     return lens ? lens[b] : step_size_of(c, "seq_kv");
 }
 
-/* How many keys a query sees. */
+/* How many keys a query attends to. */
 static int64_t seen_by(const step_call *c, int64_t b, int64_t query) {
     const int64_t keys = keys_of(c, b), seen = keys - step_size_of(c, "seq_q") + query + 1;
     return !desc_of(c)->is_causal ? keys : seen < 0 ? 0 : seen;
@@ -90,16 +90,16 @@ static double flops(const step_call *c) {
 /* NaN is below all numbers. */
 static double rank_of(double score) { return isnan(score) ? -INFINITY : score; }
 
-/* Whether the ids ascend, are keys that the query sees, and are as many as there are. Marks them. */
+/* Whether the ids ascend, are keys that the query attends to, and are as many as there are. Marks them. */
 static bool are_ids(step_call *c, const int32_t *ids, int64_t query, int64_t seen, bool *is_chosen) {
     const int64_t most = desc_of(c)->num_ids, len = seen < most ? seen : most;
     const int32_t has = ((const int32_t *)step_data(c, "lens"))[query];
     for (int64_t i = 0; i < most; i++) {
         const bool fits = i >= len ? ids[i] == -1 : ids[i] >= (i ? ids[i - 1] + 1 : 0) && ids[i] < seen;
         if (!fits || has != len)
-            return step_fault(c, "ids[%lld, %lld] is %d of %d; query %lld sees %lld keys, and has %lld ids in order",
-                              (long long)query, (long long)i, ids[i], has, (long long)query, (long long)seen,
-                              (long long)len);
+            return step_fault(
+                c, "ids[%lld, %lld] is %d of %d; query %lld attends to %lld keys, and has %lld ids in order",
+                (long long)query, (long long)i, ids[i], has, (long long)query, (long long)seen, (long long)len);
         if (i < len) is_chosen[ids[i]] = true;
     }
     return true;

@@ -185,7 +185,7 @@ def attention(
 
     query is [batch, queries, heads, dim], key and value are [batch, keys, kv heads, dim], all of one float type; or all
     without batch. Values may have another last dim. bias and mask are broadcastable to [batch, heads, queries, keys].
-    A row that sees no key is 0, and -inf in the residual; so is a row from query_seq_lengths on.
+    A row without a visible key is 0, and -inf in the residual; so is a row from query_seq_lengths on.
 
     Beyond that function: causal_align="bottom_right" puts the last query at the last key, for causality and windows;
     "top_left", as in JAX, the first query at the first key. With logits_soft_cap scores become

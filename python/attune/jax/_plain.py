@@ -1,6 +1,6 @@
 """The same attention in JAX's own operators: XLA differentiates it, so it is the backward of attune's kernels.
 
-It follows attune.h: a row that sees no key is 0, with an lse of -infinity."""
+It follows attune.h: a row without a visible key is 0, with an lse of -infinity."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Options(NamedTuple):
 
 
 def seen(options: Options, rows: int, keys: int, mask: Any, kv_lens: Any) -> Optional[jax.Array]:
-    """Which keys a query sees, by all rules at once, broadcastable to [batch, heads, rows, keys]; None: all."""
+    """Which keys a query attends to, by all rules at once, broadcastable to [batch, heads, rows, keys]; None: all."""
     rules = [] if mask is None else [mask]
     j = jnp.arange(keys)
     lengths = keys if kv_lens is None else kv_lens[:, None, None, None]

@@ -103,15 +103,15 @@ def flash_attn_func(
 
     dropout_p: must be 0.
     softmax_scale: by default 1 / sqrt(dim).
-    causal: the last query is at the last key: query i sees the keys up to i + keys - seq.
-    window_size: (left, right): the keys that a query sees before and after its position, -1 for all.
+    causal: the last query is at the last key: query i attends to the keys up to i + keys - seq.
+    window_size: (left, right): the keys that a query attends to before and after its position, -1 for all.
     softcap: above 0: scores become softcap * tanh(score / softcap).
     alibi_slopes: f32 [heads] or [batch, heads]: -slope * |i + keys - seq - j| is added to the score of key j.
     deterministic: ignored: the same call always gives the same result.
     return_attn_probs: gives (out, softmax_lse, S_dmask): softmax_lse is f32 [batch, heads, seq], and S_dmask, which
         FlashAttention fills for its own tests with dropout, is empty.
 
-    A query that sees no key gives 0, and -infinity in softmax_lse. The result is [batch, seq, heads, dim].
+    A query without a visible key gives 0, and -infinity in softmax_lse. The result is [batch, seq, heads, dim].
     """
     _check(dropout_p, q=q, k=k, v=v)
 

@@ -69,7 +69,7 @@ def _hidden(
     left: int,
     right: int,
 ) -> Optional[Tensor]:
-    """Which keys a query does not see, by all rules at once; None if it sees all."""
+    """Which keys are hidden from a query, by all rules at once; None: no key is."""
     rows, keys = q.shape[-2], k.shape[-2]
     hidden = None if mask is None else ~mask
     lengths = None if kv_lens is None else kv_lens.to(torch.int64)[:, None, None, None]
@@ -122,7 +122,7 @@ def _backward(ctx: Any, grad_out: Optional[Tensor], grad_lse: Optional[Tensor]) 
             additive = torch.where(hidden, torch.full((), float("-inf"), dtype=dtype), additive)
         shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
         additive = additive.expand(shape).contiguous()
-    # A row that sees no key has the lse -infinity; PyTorch's backward expects 0 there.
+    # A row without a visible key has the lse -infinity; PyTorch's backward expects 0 there.
     lse = torch.where(lse == float("-inf"), torch.zeros((), dtype=lse.dtype), lse)
     grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
         grad_out, q, k, v, out, lse, 0.0, is_causal and plain, attn_mask=additive, scale=scale

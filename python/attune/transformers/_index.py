@@ -124,7 +124,7 @@ class _Queries:
         self.k = torch.cat([k_rotated, k[..., width:]], -1).squeeze(2)
 
     def choose(self, cache: Any, length: int) -> torch.Tensor:
-        """int32 [batch, tokens, ids]. Where a token sees fewer keys, hidden ones fill the list up, each once."""
+        """int32 [batch, tokens, ids]. Where a token attends to fewer keys, hidden ones fill the list up, each once."""
         module, k = self.module, self.k
         if cache is not None:
             k = self.keys = cache.update_indexer(k, module.layer_idx)

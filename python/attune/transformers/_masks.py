@@ -154,7 +154,7 @@ def attune_mask(
 ) -> Optional[torch.Tensor]:
     """A mask for ``attune_attention``: None, or a boolean 4-D mask, with a hint where attune can say the same shorter.
 
-    None stands for causal attention of as many queries as keys, for one query that sees every key, and for
+    None stands for causal attention of as many queries as keys, for one query that attends to every key, and for
     bidirectional attention without padding.
     """
     arguments: Dict[str, Any] = dict(

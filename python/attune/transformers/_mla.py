@@ -169,7 +169,7 @@ def _past(module: Any, cache: Any) -> Optional[int]:
 
 
 def _is_causal(module: Any, mask: Optional[torch.Tensor], tokens: int, keys: int) -> bool:
-    """Whether each token sees all tokens up to itself, and no others."""
+    """Whether each token attends to all tokens up to itself, and no others."""
     if mask is None:
         return tokens == 1 or (tokens == keys and module.config._attn_implementation != "eager")
     if mask.dim() != 4 or tuple(mask.shape[-2:]) != (tokens, keys):
@@ -282,7 +282,7 @@ def _lists(module: Any, x: torch.Tensor, kwargs: Dict[str, Any], past: int) -> D
                             kwargs.get("position_ids"), past_key_values=kwargs.get("past_key_values"))  # fmt: skip
     batch, new, count = chosen.shape
     if past + new <= count:
-        return {}  # all keys that a token sees
+        return {}  # all keys that a token attends to
     seen = past + 1 + torch.arange(new, dtype=torch.int32)
     first = torch.arange(count, dtype=torch.int32)
     ids = torch.where(seen[:, None] <= count, first, chosen.to(torch.int32)).contiguous()
