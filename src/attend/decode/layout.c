@@ -34,29 +34,29 @@ static int64_t least_multiple(int64_t x, int64_t y) {
 enum { MAX_TASK_ROWS = 64 };
 
 /* If the number of rows is known at run time only, the rows after the last whole register tile would cost a whole one:
- * 5 rows as much as 8. So they get register tiles of REST_ROWS, unless the heads of a group fill whole register tiles
- * anyway. */
+ * 5 rows as much as 8. So they get register tiles of REST_ROWS, and with an odd group a last row gets its own. Heads of
+ * a group that fill whole register tiles leave no rest. */
 enum { REST_ROWS = 2 };
-static bool rests_pay(const d_lanes *d) {
+static int64_t row_step_of(const d_lanes *d) {
     const mha_schedule *s = d->c->s;
-    const int64_t score = s->score_rows, value = s->value_rows;
+    const int64_t score = s->score_rows, value = s->value_rows, step = least_multiple(score, value);
+    const int64_t rest = d->c->p->is_general || d->c->group % REST_ROWS == 0 ? REST_ROWS : 1;
     const bool are_powers = power_below(score) == score && power_below(value) == value;
-    return are_powers && !d->planes && !d->k_by_panels && !d->v_by_panels && d->row_step > REST_ROWS &&
-           d->c->group % d->row_step != 0;
+    const bool may = are_powers && !d->planes && !d->k_by_panels && !d->v_by_panels;
+    return may && step > rest && d->c->group % step != 0 ? rest : step;
 }
 
 static void derive_rows(d_lanes *d) {
     const attune_problem *p = d->c->p;
-    const mha_schedule *s = d->c->s;
     const int64_t most = mha_likely_queries(p), group = d->c->group;
-    d->row_step = least_multiple(s->score_rows, s->value_rows);
     if (d->by_query) {
+        d->row_step = least_multiple(d->c->s->score_rows, d->c->s->value_rows);
         d->max_rows = min_of(group, MAX_TASK_ROWS);
         while (group % d->max_rows) d->max_rows--;
         d->fixed_rows = d->max_rows;
         return;
     }
-    if (rests_pay(d)) d->row_step = REST_ROWS;
+    d->row_step = row_step_of(d);
     if (p->seq_q >= 0 && p->seq_q * group <= MAX_TASK_ROWS) { /* a general problem has no seq_q */
         d->max_rows = d->fixed_rows = p->seq_q * group;
         return;
@@ -171,8 +171,10 @@ dl_rows dl_rows_begin(const d_lanes *d, int64_t step) {
 dl_rows dl_rows_next(const d_lanes *d, dl_rows rows, int64_t step) {
     const int64_t rest = d->fixed_rows % step;
     if (rows.is_open) ir_for_end(d->b);
-    if (!d->fixed_rows && rows.count > d->row_step)
-        return open_rows(d, ir_times(d->b, ir_div(d->b, d->padded_rows, ir_idx(d->b, step)), step), d->row_step);
+    if (!d->fixed_rows && rows.count > d->row_step) {
+        const int64_t done = rows.count, next = done > REST_ROWS ? max_of(REST_ROWS, d->row_step) : d->row_step;
+        return open_rows(d, ir_times(d->b, ir_div(d->b, d->padded_rows, ir_idx(d->b, done)), done), next);
+    }
     if (rows.count < step || !rest) return (dl_rows){0};
     return (dl_rows){ir_idx(d->b, d->fixed_rows - rest), rest, false};
 }
