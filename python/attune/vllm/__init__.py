@@ -31,8 +31,11 @@ _state: Dict[str, Any] = {"registered": False, "mla": False}
 
 
 def is_set(variable: str) -> bool:
-    """Whether a variable of the environment is neither missing, empty nor 0."""
-    return os.environ.get(variable, "0") not in ("", "0")
+    """Whether a variable of the environment is 1. A ValueError if it is something else than 0, 1 or empty."""
+    value = os.environ.get(variable, "")
+    if value not in ("", "0", "1"):
+        raise ValueError(f"{variable} is {value!r}; it must be 0 or 1")
+    return value == "1"
 
 
 def _logger() -> Any:
@@ -116,9 +119,11 @@ def _missing() -> str:
 def _broken() -> str:
     """Why attune cannot compute in this process; "" if it can."""
     try:
-        from .. import torch
+        from .. import info, torch
 
+        info()  # its context reads the environment
         torch.runner()
+        is_set("ATTUNE_VLLM_REPRODUCIBLE")
     except Exception as error:  # whatever it is: a server without attune is better than none
         return str(error)
     return ""
@@ -196,7 +201,12 @@ def disable() -> None:
 
 def register() -> None:
     """The entry point of vllm.general_plugins: enables attune if ATTUNE_VLLM is 1."""
-    if is_set("ATTUNE_VLLM"):
+    try:
+        wanted = is_set("ATTUNE_VLLM")
+    except ValueError as error:
+        _logger().warning("attune stays off: %s", error)
+        return
+    if wanted:
         enable()
 
 

@@ -123,6 +123,31 @@ def test_a_broken_package(monkeypatch):
     assert not vllm.registered and vllm.logged[-1] == "attune stays off: libattune-torch.so is of another version"
 
 
+@pytest.mark.parametrize("variable", ["ATTUNE_VLLM", "ATTUNE_VLLM_REPRODUCIBLE"])
+@pytest.mark.parametrize("value", ["false", "yes", " 1"])
+def test_wrong_variables(monkeypatch, variable, value):
+    """What is neither 0 nor 1 is named, and attune stays off: who asks for the same bits must not get others."""
+    import attune.vllm
+
+    monkeypatch.setitem(attune.vllm._state, "registered", False)
+    monkeypatch.setenv("ATTUNE_VLLM", "1")
+    monkeypatch.setenv(variable, value)
+    vllm.registered.clear()
+    attune.vllm.register()
+    assert not vllm.registered and vllm.logged[-1] == f"attune stays off: {variable} is '{value}'; it must be 0 or 1"
+
+
+def test_a_refused_environment(monkeypatch):
+    """What the library refuses is said once, and not by each layer."""
+    import attune.vllm
+
+    def fail():
+        raise attune.InvalidArgumentError('ATTUNE_COMPILE is "often"; it must be worker, in-process or never', 1)
+
+    monkeypatch.setattr(attune, "info", fail)
+    assert refusal(monkeypatch) == 'attune stays off: ATTUNE_COMPILE is "often"; it must be worker, in-process or never'
+
+
 def test_off_again(monkeypatch):
     import attune.vllm
 
