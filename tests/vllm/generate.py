@@ -2,7 +2,8 @@
 
 model: the folder. lens: of the prompts, whose tokens are random. tokens: how many each request gets; 0: the model is
 an encoder, which gives a vector. repeat: runs the prompts so often. logprobs: 0 returns those of the tokens, too.
-sound: prompts come with noise of up to three seconds. engine: arguments of vllm.LLM. variables: of the environment.
+sound: prompts come with noise of up to three seconds. shared: so many first tokens are those of all prompts, and
+attune reads their keys once for any number of requests. engine: arguments of vllm.LLM. variables: of the environment.
 """
 
 import functools
@@ -15,9 +16,10 @@ import time
 import numpy
 
 
-def prompts_of(lens, seed, sound=False):
+def prompts_of(lens, seed, sound=False, shared=0):
     draw = numpy.random.default_rng(seed)
-    prompts = [{"prompt_token_ids": [int(token) for token in draw.integers(100, 40000, count)]} for count in lens]
+    tokens = [[int(token) for token in draw.integers(100, 40000, count)] for count in lens]
+    prompts = [{"prompt_token_ids": tokens[0][:shared] + own[shared:]} for own in tokens]
     for prompt in prompts if sound else ():
         noise = draw.standard_normal(draw.integers(8000, 48000), dtype=numpy.float32)
         prompt["multi_modal_data"] = {"audio": (noise, 16000)}
@@ -71,13 +73,13 @@ def start(model, engine, profile=False):
     return llm
 
 
-def once(llm, lens, tokens, logprobs=None, sound=False):
+def once(llm, lens, tokens, logprobs=None, sound=False, shared=0):
     """Greedy tokens of prompts of these lengths: seconds, seconds of attention, and the tokens, or with logprobs=0 each
     token and its logprob."""
     from vllm import SamplingParams
 
     sampling = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False, logprobs=logprobs)
-    prompts, llm.clock.seconds = prompts_of(lens, 0, sound), 0.0
+    prompts, llm.clock.seconds = prompts_of(lens, 0, sound, shared), 0.0
     begin = time.perf_counter()
     outputs = llm.generate(prompts, sampling, use_tqdm=False)
     seconds = time.perf_counter() - begin
@@ -96,7 +98,8 @@ def run(o):
     llm = start(o["model"], engine)
     result = {"tokens": []}
     for _ in range(o.get("repeat", 1) if o["tokens"] else 0):
-        result["tokens"].append(once(llm, o["lens"], o["tokens"], o.get("logprobs"), o.get("sound", False))[2])
+        details = o.get("logprobs"), o.get("sound", False), o.get("shared", 0)
+        result["tokens"].append(once(llm, o["lens"], o["tokens"], *details)[2])
     if not o["tokens"]:
         result["vectors"] = [one.outputs.embedding for one in llm.embed(prompts_of(o["lens"], 0), use_tqdm=False)]
     metrics = {metric.name: metric for metric in llm.get_metrics()}
@@ -111,11 +114,14 @@ def run(o):
 def main(kind, runs):
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
     import attune.vllm
+    from attune.vllm import _prefix
 
     if kind == "attune":
         attune.vllm.enable()
+    least = _prefix.LEAST_SAVED
     for name, options in runs.items():
         before = attune.vllm.stats() if kind == "attune" else {}
+        _prefix.LEAST_SAVED = 1 if options.get("shared") else least
         os.environ |= options.get("variables", {})
         result = run(options)
         for variable in options.get("variables", {}):

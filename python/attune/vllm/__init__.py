@@ -11,7 +11,7 @@ vLLM finds it by the entry point `attune` of vllm.general_plugins, which does no
 ATTUNE_VLLM_REPRODUCIBLE=1: attention has the same bits in every batch, chunk and number of threads. docs/vllm.md is the
 manual.
 
-_backend.py and _mla.py derive from vLLM's classes; _attend.py computes, and knows nothing of vLLM.
+_backend.py and _mla.py derive from vLLM's classes; _attend.py and _prefix.py compute, and know nothing of vLLM.
 """
 
 from __future__ import annotations
@@ -214,8 +214,9 @@ def stats() -> Dict[str, int]:
     """Counts of this process: steps, calls (one for each layer of a step), tokens, and kernels compiled.
 
     A model whose layers have caches of several kinds, as windows beside full attention, has a step for each kind.
-    "steps.stored": those whose keys went to slots one by one. "layers.stock.REASON": layers that vLLM's own kernels
-    compute. An engine with several processes has them in its workers.
+    "steps.shared": those whose shared prefixes were read once for all requests. "steps.stored": those whose keys went
+    to slots one by one. "layers.stock.REASON": layers that vLLM's own kernels compute. An engine with several processes
+    has them in its workers.
     """
     from . import _attend
 

@@ -9,6 +9,7 @@ hold lies there as attune reads it:
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
@@ -18,7 +19,7 @@ import torch
 import attune
 
 from ..torch import runner
-from . import is_set
+from . import _prefix, is_set
 
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _lock = threading.Lock()
@@ -56,6 +57,17 @@ def is_reproducible() -> bool:
     return is_set("ATTUNE_VLLM_REPRODUCIBLE")
 
 
+@functools.lru_cache(maxsize=None)
+def _can_compile() -> bool:
+    return bool(attune.info()["codegen_path"]) and os.environ.get("ATTUNE_COMPILE") != "never"
+
+
+def _may_share() -> bool:
+    """Whether a step may take two passes: bits may depend on the batch, and kernels of their own are compiled when the
+    first such step needs them. Without that slower ones would stand in."""
+    return _can_compile() and not is_reproducible() and not os.environ.get("ATTUNE_DEADLINE_US")
+
+
 class Layer(NamedTuple):
     """What decides about the kernels of a layer. Equal layers share an attention."""
 
@@ -78,6 +90,11 @@ class Layer(NamedTuple):
     head_size_v: int = 0  # 0: head_size
     is_latent: bool = False  # the first columns of a key are its value
     is_reproducible: bool = False
+
+    @property
+    def sees_whole_prefix(self) -> bool:
+        """Whether the keys of a prefix may be attended to apart from those behind it."""
+        return self.is_causal and self.window <= 0 and not self.has_alibi and not self.is_causal_by_request
 
 
 def _functions(layer: Layer) -> Dict[str, str]:
@@ -139,22 +156,28 @@ class Step:
         self.num_tokens, self.is_free = num_tokens, is_free
         self.appends = slots is not None and _are_last(self.lists, slots.numpy(), block_size)
         self.runner = runner()
-        self._plans: Dict[Tuple[int, int], Any] = {}
+        self._shared = _prefix.find(self.lists, block_size) if self.appends and _may_share() else None
+        self._plans: Dict[Tuple[Layer, int], Any] = {}
         if slots is not None and not self.appends:
             count("steps.stored")
 
-    def plan(self, attention: attune.Attention, num_blocks: int) -> Any:
+    def plan(self, layer: Layer, num_blocks: int) -> Any:
         """This step's plan for such layers and a cache of so many blocks; made for the first of them."""
-        key = (id(attention), num_blocks)
-        plan = self._plans.get(key)
+        plan = self._plans.get((layer, num_blocks))
         if plan is None:
-            lists = self.lists
-            if attention.kv == "tensors":
-                plan = attention.plan(cu_seqlens_q=lists["cu_seqlens_q"])
-            else:
-                plan = attention.plan(num_pages=num_blocks, **lists)
-            self._plans[key] = plan
+            plan = self._plans[layer, num_blocks] = self._new_plan(layer, num_blocks)
         return plan
+
+    def _new_plan(self, layer: Layer, num_blocks: int) -> Any:
+        shared, lists = self._shared, self.lists
+        if layer.kv == "tensors":
+            return attention_of(layer).plan(cu_seqlens_q=lists["cu_seqlens_q"])
+        if shared and layer.sees_whole_prefix:
+            prefix = layer._replace(is_causal=False, appends=False, has_sinks=False, has_lse=True)
+            parts = (prefix, shared.prefix), (layer._replace(has_lse=True), shared.own)
+            count("steps.shared")
+            return _prefix.Plan(*[attention_of(one).plan(num_pages=num_blocks, **own) for one, own in parts])
+        return attention_of(layer).plan(num_pages=num_blocks, **lists)
 
 
 def ragged_plan(layer: Layer, starts_q: torch.Tensor, starts_kv: torch.Tensor) -> Any:
@@ -279,7 +302,6 @@ def attend(
     bindings: Dict[str, Any],
 ) -> None:
     """One layer of a step, into `out`. bindings: tensors that all steps have, as sinks, and scales of fp8."""
-    attention = attention_of(layer)
     tokens = step.num_tokens
     given: Dict[str, Any] = {}
     if layer.appends or layer.kv == "tensors":
@@ -289,6 +311,6 @@ def attend(
         given.update(_tensors_of(cache))
     if layer.is_causal_by_request:
         bindings = {**bindings, "is_free": step.is_free}
-    plan = step.plan(attention, 0 if cache is None else cache.k.shape[0])
+    plan = step.plan(layer, 0 if cache is None else cache.k.shape[0])
     plan.run(query[:tokens], out=out[:tokens], runner=step.runner, **given, **bindings)
     count("calls")

@@ -190,7 +190,7 @@ def test_bits_of_a_request(backend, monkeypatch, threads, dtype, cache):
         out = compute(r, "a", 0, chunks, others)
         whole = out if whole is None else whole
         assert torch.equal(out, whole), (chunks, others, block_size, count)
-    r.keys["b"], r.values["b"], r.tables["b"] = r.keys["a"][:48], r.values["a"][:48], r.tables["a"][:1]
+    r.share("b", "a", 1)
     assert torch.equal(compute(r, "b", 48, [2], {"y": 3}), whole[48:])
 
 

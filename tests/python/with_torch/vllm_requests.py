@@ -57,6 +57,12 @@ class Requests:
         self.random.shuffle(self.free)
         self.keys, self.values, self.tables = {}, {}, {}
 
+    def share(self, name, other, blocks):
+        """A new request that begins with so many blocks of another."""
+        count = blocks * self.block_size
+        self.keys[name], self.values[name] = self.keys[other][:count], self.values[other][:count]
+        self.tables[name] = self.tables[other][:blocks]
+
     def draw(self, count, heads):
         return torch.randn((count, heads, self.dim), generator=self.generator).to(self.dtype)
 

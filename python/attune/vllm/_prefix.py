@@ -1,0 +1,73 @@
+"""Prefixes that requests share in vLLM's cache (cascade attention). Needs torch, and nothing of vLLM.
+
+Neighbours in a step whose first blocks are the same are one sequence in a first pass, which reads the keys of these
+blocks once for all of their queries. A second pass is over the keys that each request has for itself. The logarithms of
+their sums join the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Optional
+
+import numpy
+import torch
+
+LEAST_KEYS = 256  # of a prefix
+LEAST_SAVED = 100_000  # keys that one pass would read again, often from a CPU's cache: for fewer, two gain too little
+
+
+class Shared(NamedTuple):
+    """The lists of the two passes, as keywords of Attention.plan()."""
+
+    prefix: Dict[str, Any]
+    own: Dict[str, Any]
+
+
+def find(lists: Dict[str, Any], block_size: int) -> Optional[Shared]:
+    """The two passes of a step with these int32 lists; None where neighbours share too little.
+
+    A prefix is whole blocks of keys before those of the step's queries, so each query sees all of it."""
+    starts, lens, table = (lists[name].numpy() for name in ("cu_seqlens_q", "kv_lens", "block_table"))
+    if len(lens) < 2:
+        return None
+    whole = numpy.maximum(lens - numpy.diff(starts), 0) // block_size
+    differ = table[1:] != table[:-1]
+    links = numpy.where(differ.any(1), differ.argmax(1), table.shape[1])  # blocks of a request that the next has, too
+    links = numpy.append(numpy.minimum(links, numpy.minimum(whole[1:], whole[:-1])), 0)
+    ends = links * block_size < LEAST_KEYS  # of runs of neighbours that share blocks
+    begins = numpy.append(0, 1 + numpy.flatnonzero(ends[:-1]))
+    counts = numpy.diff(begins, append=len(lens))
+    blocks = numpy.minimum.reduceat(numpy.where(ends, table.shape[1], links), begins) * (counts > 1)
+    if ((counts - 1) * blocks).sum() * block_size < LEAST_SAVED:
+        return None
+    skipped = numpy.repeat(blocks, counts)
+    columns = numpy.minimum(numpy.arange(table.shape[1]) + skipped[:, None], table.shape[1] - 1)
+    prefix = starts[numpy.append(begins, len(lens))], blocks * block_size, table[begins, : blocks.max()]
+    own = starts, lens - skipped * block_size, numpy.take_along_axis(table, columns, 1)
+    names = ("cu_seqlens_q", "kv_lens", "block_table")
+    passes = [{name: torch.from_numpy(one.astype(numpy.int32)) for name, one in zip(names, lists)}
+              for lists in (prefix, own)]  # fmt: skip
+    return Shared(*passes)
+
+
+class Plan:
+    """Both passes of a kind of layers, which run() as a StepPlan does. prefix, own: StepPlans that give lse."""
+
+    def __init__(self, prefix: Any, own: Any) -> None:
+        self._prefix, self._own = prefix, own
+        self._parts: Any = None
+
+    def run(
+        self, q: torch.Tensor, k: Any = None, v: Any = None, *, out: torch.Tensor, runner: Any, sinks: Any = None,
+        **cache: Any,
+    ) -> torch.Tensor:
+        """The second pass appends, and has the sinks. Layers run one after the other, so they share what is between."""
+        if self._parts is None:
+            self._parts = q.new_empty((2, *q.shape)), q.new_empty((2, *q.shape[1::-1]), dtype=torch.float32)
+        parts, lse = self._parts
+        bindings = {} if sinks is None else {"sinks": sinks}
+        self._prefix.run(q, out=parts[0], lse=lse[0], runner=runner, **cache)
+        self._own.run(q, k, v, out=parts[1], lse=lse[1], runner=runner, **cache, **bindings)
+        weights = torch.sigmoid(lse[0] - lse[1]).T.unsqueeze(2)  # of the first part: exp(a) / (exp(a) + exp(b))
+        out.copy_(torch.lerp(parts[1].float(), parts[0].float(), weights))
+        return out

@@ -1,0 +1,147 @@
+"""Prefixes that requests share, in attune's backend for vLLM with vLLM's classes faked."""
+
+import random
+
+import pytest
+import torch
+
+from vllm_requests import CASES, DTYPES, LAYER, Requests, backend, faked_classes, make, run  # noqa: F401
+
+from attune.vllm import _attend, _prefix
+
+SHARED = {name: CASES[name] for name in ("plain", "soft_cap", "sinks")}
+OTHERS = [("fp8", 0.02), ("int8_per_token_head", 0.02), ("bfloat16", 0.02)]
+
+
+@pytest.fixture(autouse=True)
+def short_prefixes(monkeypatch):
+    monkeypatch.setattr(_prefix, "LEAST_KEYS", 16)
+    monkeypatch.setattr(_prefix, "LEAST_SAVED", 16)
+
+
+def in_order(r):
+    """Requests keep the order in which they are given."""
+    r.random = random.Random(0)
+    r.random.shuffle = lambda names: None
+    return r
+
+
+def family(backend, r, **options):
+    """A layer, and requests of which some begin with the same blocks: a, b, c, and x, y."""
+    impl, builder = make(backend, r, **options)
+    run(impl, builder, r, {"a": 71, "x": 40, "z": 5})
+    r.share("b", "a", 4), r.share("c", "a", 3), r.share("y", "x", 2)
+    return impl, builder
+
+
+STEP = {"a": 1, "b": 20, "c": 1, "z": 1, "x": 2, "y": 7, "w": 30}
+
+
+def shared_steps():
+    return _attend.stats().get("steps.shared", 0)
+
+
+def check(backend, r, tolerance, options, wanted):
+    impl, builder = family(backend, in_order(r), **options)
+    for counts in (STEP, {name: 1 for name in STEP}, {"a": 1, "b": 1}, {"y": 3, "x": 1, "c": 2, "b": 1}):
+        before = shared_steps()
+        names, common, query, out = run(impl, builder, r, counts)
+        assert shared_steps() == before + 1
+        expected = r.expected(names, common, query, 0.2, **wanted)
+        torch.testing.assert_close(out.double(), expected, rtol=tolerance[0], atol=tolerance[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SHARED)
+def test_shared_prefixes(backend, name, dtype):
+    check(backend, Requests(4, 2, 32, dtype), DTYPES[dtype], *SHARED[name])
+
+
+@pytest.mark.parametrize("cache, tolerance", OTHERS)
+def test_caches_of_other_types(backend, cache, tolerance):
+    r = Requests(6, 2, 64, torch.float32, cache_dtype=cache)
+    check(backend, r, (tolerance, tolerance), {"kv_cache_dtype": cache}, {})
+
+
+def test_keys_of_an_earlier_layer(backend):
+    """A layer that shares the keys of another appends nothing in the second pass."""
+    r = in_order(Requests(4, 2, 32, torch.float32))
+    impl, builder = family(backend, r)
+    sharing, _ = make(backend, r, kv_sharing_target_layer_name="layer")
+    names, common, query, out = run(impl, builder, r, STEP)
+    before, again = r.cache.clone(), torch.empty_like(query)
+    other = torch.full((query.shape[0], 2, 32), 9.0)
+    sharing.forward(LAYER, query, other, other, r.cache, builder.build(0, common), again)
+    torch.testing.assert_close(again[: out.shape[0]], out, rtol=2e-5, atol=2e-6)
+    assert torch.equal(before.nan_to_num(3), r.cache.nan_to_num(3))
+
+
+@pytest.mark.parametrize("name", ["window", "alibi"])
+def test_layers_of_one_pass(backend, name):
+    """What a query sees of a prefix depends on its position."""
+    options, wanted = CASES[name]
+    r = in_order(Requests(4, 2, 32, torch.float32))
+    impl, builder = family(backend, r, **options)
+    before = shared_steps()
+    names, common, query, out = run(impl, builder, r, STEP)
+    torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2, **wanted), rtol=3e-5, atol=6e-6)
+    assert shared_steps() == before
+
+
+@pytest.mark.parametrize("variable", ["ATTUNE_VLLM_REPRODUCIBLE", "ATTUNE_DEADLINE_US"])
+def test_one_pass_that_is_asked_for(backend, monkeypatch, variable):
+    """A row must not depend on who shares its prefix; no step may wait for kernels of the second pass."""
+    monkeypatch.setenv(variable, "1")
+    r = in_order(Requests(4, 2, 32, torch.float32))
+    impl, builder = family(backend, r)
+    before = shared_steps()
+    run(impl, builder, r, STEP)
+    assert shared_steps() == before
+
+
+def test_without_a_compiler(backend, monkeypatch):
+    """Two passes would run by the virtual machine."""
+    _attend._can_compile.cache_clear()
+    monkeypatch.setenv("ATTUNE_COMPILE", "never")
+    r = in_order(Requests(4, 2, 32, torch.float32))
+    before = shared_steps()
+    try:
+        impl, builder = family(backend, r)
+        run(impl, builder, r, STEP)
+    finally:
+        _attend._can_compile.cache_clear()
+    assert shared_steps() == before
+
+
+def lists(starts, lens, table):
+    return {name: torch.tensor(one, dtype=torch.int32)
+            for name, one in (("cu_seqlens_q", starts), ("kv_lens", lens), ("block_table", table))}  # fmt: skip
+
+
+def test_lists():
+    """Requests 0 to 2 share two blocks of 16, of which the last has new keys in a third; 3 is alone; 4 and 5 share a
+    block, and their tables are equal beyond what they have."""
+    tables = [[1, 2, 3, 0], [1, 2, 4, 5], [1, 2, 6, 0], [7, 8, 0, 0], [9, 11, 13, 13], [9, 12, 13, 13]]
+    found = _prefix.find(lists([0, 1, 3, 4, 5, 6, 9], [40, 60, 33, 20, 18, 30], tables), 16)
+    assert found.prefix["cu_seqlens_q"].tolist() == [0, 4, 5, 9]
+    assert found.prefix["kv_lens"].tolist() == [32, 0, 16]
+    assert [row[:2] for row in found.prefix["block_table"].tolist()] == [[1, 2], [7, 8], [9, 11]]
+    assert found.own["kv_lens"].tolist() == [8, 28, 1, 20, 2, 14]
+    assert [row[0] for row in found.own["block_table"].tolist()] == [3, 4, 6, 7, 11, 12]
+    assert found.own["cu_seqlens_q"].tolist() == [0, 1, 3, 4, 5, 6, 9]
+
+
+@pytest.mark.parametrize("lens, table", [
+    ([40], [[1, 2, 3]]), ([40, 40], [[1, 2, 3], [4, 2, 3]]), ([40, 16], [[1, 2, 3], [1, 2, 3]]), ([9, 9], [[1], [1]]),
+])  # fmt: skip
+def test_nothing_is_shared(lens, table):
+    """A request alone, first blocks that differ, and blocks that are not whole before the new key."""
+    assert _prefix.find(lists(list(range(len(lens) + 1)), lens, table), 16) is None
+
+
+def test_what_is_worth_it(monkeypatch):
+    """Four requests that share 32 keys save 96."""
+    step = lists([0, 1, 2, 3, 4], [40] * 4, [[1, 2, block] for block in (3, 4, 5, 6)])
+    for least, is_worth_it in ((96, True), (97, False)):
+        monkeypatch.setattr(_prefix, "LEAST_SAVED", least)
+        assert (_prefix.find(step, 16) is not None) == is_worth_it
