@@ -44,7 +44,7 @@ sed -n '/^\[project.entry-points."vllm.general_plugins"\]/,/^$/p' python/pyproje
     sed -e 's/^\[.*\]/[vllm.general_plugins]/' -e 's/"//g' >"$site/entry_points.txt"
 
 case $job in
-test) models="short:6 whole:0 latent even soft_cap alibi sinks shared encoder whisper" ;;
+test) models="short:6 whole:0 latent even odd soft_cap alibi sinks shared encoder whisper" ;;
 bench) models=whole:0 ;;
 leak) models=short:6 ;;
 *) models= ;;

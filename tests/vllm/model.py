@@ -51,6 +51,11 @@ def even():
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(num_key_value_heads=2, **COMMON))
 
 
+def odd():
+    """Llama's, with heads of 40."""
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(num_key_value_heads=2, head_dim=40, **COMMON))
+
+
 def soft_cap():
     """Gemma 2's: scores with a soft cap, and a window in every other layer."""
     return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(
@@ -106,7 +111,7 @@ def save_processor(folder):
     transformers.WhisperProcessor(features, tokenizer).save_pretrained(folder)
 
 
-RANDOM = {kind.__name__: kind for kind in (latent, even, soft_cap, alibi, sinks, shared, encoder, whisper)}
+RANDOM = {kind.__name__: kind for kind in (latent, even, odd, soft_cap, alibi, sinks, shared, encoder, whisper)}
 
 
 def make_random(folder, kind):

@@ -16,7 +16,9 @@ import sysconfig
 import time
 from pathlib import Path
 
+import generate
 import pytest
+import torch
 
 HERE = Path(__file__).resolve().parent
 LENS = [1, 2, 7, 31, 32, 33, 100, 127, 128, 129, 200, 400, 600, 900, 1200, 1500]
@@ -47,6 +49,7 @@ COMPILED = {"compiled": options(enforce_eager=False)} if HAS_COMPILER else {}
 HALVES = {dtype: options(dtype=dtype) for dtype in ("bfloat16", "float16")}
 # Drafts are what followed the same tokens before: a small model repeats itself.
 DRAFTS = dict(lens=[1, 80, 200], tokens=60, max_num_seqs=3)
+SHARED = dict(lens=[300, 310, 400, 333, 290], tokens=12)  # the first 288 tokens are the same
 NGRAMS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 CHUNKS = (64, 256, 2048)  # 2048: prompts at once
 STOCK = {
@@ -58,6 +61,7 @@ STOCK = {
     "room": options(**TINY),
     "e5m2": options(**E5M2),
     "drafts": options(**DRAFTS),
+    "shared prefix": options(**SHARED) | {"shared": 288},
     **OF_KINDS,
     **HALVES,
     **COMPILED,
@@ -67,6 +71,8 @@ ATTUNE = {
     "no chunks": options(max_num_batched_tokens=2048, block_size=32),
     "blocks of 16": options(block_size=16),
     "prefixes": options(repeat=2, enable_prefix_caching=True, block_size=32, max_num_batched_tokens=128),
+    "shared prefix": options(repeat=2, enable_prefix_caching=True, block_size=32, **SHARED) | {"shared": 288},
+    "any head size": options(model="ODD_MODEL"),
     "tiny": options(num_gpu_blocks_override=26, max_model_len=512, **TINY),
     "int8": options(kv_cache_dtype="int8_per_token_head"),
     "fp8": options(kv_cache_dtype="fp8"),
@@ -172,6 +178,25 @@ def test_prefix_caching(attune, stock):
     first, second = attune["prefixes"]["tokens"]
     assert first == second == stock["short"]["tokens"][0]
     assert attune["prefixes"]["prefix_cache_hits"] > 500
+
+
+def test_shared_prefix(attune, stock):
+    """The second time all requests have the same first blocks, whose keys are read once in each step."""
+    first, second = attune["shared prefix"]["tokens"]
+    assert first == second == stock["shared prefix"]["tokens"][0]
+    assert attune["shared prefix"]["stats"]["steps.shared"] >= 12
+
+
+def test_any_head_size(attune):
+    """Heads of 40, which vLLM's own kernels have not: the tokens of transformers."""
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(os.environ["ODD_MODEL"])
+    for prompt, mine in zip(generate.prompts_of(SHORT_LENS, 0), attune["any head size"]["tokens"][0]):
+        tokens = torch.tensor([prompt["prompt_token_ids"]])
+        theirs = model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=12, do_sample=False,
+                                eos_token_id=None)  # fmt: skip
+        assert theirs[0, tokens.shape[1] :].tolist() == mine
 
 
 def test_preemption(attune, stock):
