@@ -306,11 +306,16 @@ def attend(
     given: Dict[str, Any] = {}
     if layer.appends or layer.kv == "tensors":
         assert key is not None and value is not None
-        given.update(k=key[:tokens], v=value[:tokens])
+        given.update(k=_first(key, tokens), v=_first(value, tokens))
     if cache is not None:
         given.update(_tensors_of(cache))
     if layer.is_causal_by_request:
         bindings = {**bindings, "is_free": step.is_free}
     plan = step.plan(layer, 0 if cache is None else cache.k.shape[0])
-    plan.run(query[:tokens], out=out[:tokens], runner=step.runner, **given, **bindings)
+    plan.run(_first(query, tokens), out=_first(out, tokens), runner=step.runner, **given, **bindings)
     count("calls")
+
+
+def _first(rows: torch.Tensor, tokens: int) -> torch.Tensor:
+    """Without those that vLLM has padded. A view takes longer than asking for the shape."""
+    return rows if rows.shape[0] == tokens else rows[:tokens]

@@ -27,9 +27,10 @@ def find(lists: Dict[str, Any], block_size: int) -> Optional[Shared]:
     """The two passes of a step with these int32 lists; None where neighbours share too little.
 
     A prefix is whole blocks of keys before those of the step's queries, so each query sees all of it."""
-    starts, lens, table = (lists[name].numpy() for name in ("cu_seqlens_q", "kv_lens", "block_table"))
-    if len(lens) < 2:
+    table = lists["block_table"].numpy()
+    if not (table[1:, 0] == table[:-1, 0]).any():
         return None
+    starts, lens = lists["cu_seqlens_q"].numpy(), lists["kv_lens"].numpy()
     whole = numpy.maximum(lens - numpy.diff(starts), 0) // block_size
     differ = table[1:] != table[:-1]
     links = numpy.where(differ.any(1), differ.argmax(1), table.shape[1])  # blocks of a request that the next has, too
