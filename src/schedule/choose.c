@@ -113,9 +113,9 @@ typedef struct products_search {
     int64_t rows; /* of a call */
 } products_search;
 
-static double price_products(const mha_search *t, const mha_schedule *tile) {
+static double price_products(mha_search *t) {
     const products_search *const more = t->more;
-    mha_schedule s = *tile;
+    mha_schedule s = t->tried.s;
     mha_settle(&t->c->usual, t->c->p, t->c->machine.target, &s);
     return mha_cost_products(t->c, &more->products, &s);
 }
@@ -126,23 +126,31 @@ static void set_tile(const attune_problem *p, int64_t call, int64_t rows, int64_
     s->gemm_task_rows = choose_block(p, call, rows);
 }
 
+static bool has_rows(mha_search *t) { return t->tried.s.gemm_rows <= ((const products_search *)t->more)->rows; }
+
+static void vary_product_tiles(mha_search *t) {
+    enum { MOST_ROWS = 14 };
+    const int64_t call = ((const products_search *)t->more)->rows, registers = t->c->machine.target->vector_registers;
+    mha_schedule s = t->best.s;
+    for (int64_t r = 1; r <= MOST_ROWS; r++)
+        for (int64_t v = 1; v <= MHA_PANEL_TILE / s.lanes && r * v <= registers; v *= 2) {
+            set_tile(t->c->p, call, r, v, &s);
+            mha_search_try(t, &s);
+        }
+}
+
 /* The usual tile uses three quarters of the registers, and compiles faster than larger ones. */
 static void choose_product_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
-    enum { USUAL_ROWS = 8, MOST_ROWS = 14 };
-    const attune_problem *const p = c->p;
-    const products_search more = {mha_products_of(p), rows};
+    enum { USUAL_ROWS = 8 };
+    static const mha_step STEPS[] = {{MHA_PRODUCT, has_rows, vary_product_tiles}, {0}};
+    products_search more = {mha_products_of(c->p), rows};
     const int64_t registers = c->machine.target->vector_registers;
     const int64_t sums = c->machine.target->flags & AT_TARGET_FMA ? registers * 3 / 4 : registers / 2;
     const int64_t narrowest = mha_vectors_of_line(c, s), usual = min_of(sums / narrowest, USUAL_ROWS);
-    mha_search t = {.c = c, .of = MHA_PRODUCT, .price = price_products, .more = &more, .at = *s, .cost = INFINITY};
-    set_tile(p, rows, usual, narrowest, s);
-    if (usual <= rows) mha_search_begin(&t, MHA_USUAL_PRODUCT, s);
-    for (int64_t r = 1; r <= min_of(rows, MOST_ROWS); r++)
-        for (int64_t v = 1; v <= MHA_PANEL_TILE / s->lanes && r * v <= registers; v *= 2) {
-            set_tile(p, rows, r, v, s);
-            mha_search_try(&t, s);
-        }
-    *s = t.at;
+    mha_search t = {.c = c, .fits = has_rows, .price = price_products, .more = &more};
+    set_tile(c->p, rows, usual, narrowest, s);
+    mha_search_begin(&t, MHA_USUAL_PRODUCT, s);
+    *s = mha_search_steps(&t, STEPS);
 }
 
 /* Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */

@@ -161,46 +161,28 @@ static int32_t choose_chunk(const attune_problem *p, int32_t tile) {
 
 static int64_t rows_of(const mha_search *t) { return *(const int64_t *)t->more; } /* of a head of K and V */
 
-static double price(const mha_search *t, const mha_schedule *s) { return mha_cost_of_choice(t->c, s); }
+static double price(mha_search *t) { return mha_cost_of_choice(t->c, &t->tried.s); }
 
-static mha_search search_of(const mha_cost_context *c, const int64_t *rows) {
-    return (mha_search){.c = c, .price = price, .more = rows};
+static void vary_scores(mha_search *t) { mha_search_pairs(t, ID(score_rows), ID(score_keys)); }
+
+static void vary_values(mha_search *t) { mha_search_pairs(t, ID(value_rows), ID(value_keys)); }
+
+/* Sums that stay in registers, for some numbers of rows. */
+static void vary_held_values(mha_search *t) {
+    enum { LEAST_ROWS = 4, MOST_ROWS = 6 };
+    mha_schedule s = t->best.s;
+    hold_values(t->c, rows_of(t), &s);
+    for (s.value_rows = LEAST_ROWS; s.value_rows <= min_of(rows_of(t), MOST_ROWS); s.value_rows++)
+        mha_search_try(t, &s);
 }
 
 static bool has_registers(const mha_search *t, int64_t rows, int64_t keys) {
     return rows * keys + keys + 1 <= t->c->machine.target->vector_registers && rows <= rows_of(t);
 }
 
-static bool scores_fit(const mha_search *t, const mha_schedule *s) {
-    return has_registers(t, s->score_rows, s->score_keys);
-}
+static bool scores_fit(mha_search *t) { return has_registers(t, t->tried.s.score_rows, t->tried.s.score_keys); }
 
-static bool values_fit(const mha_search *t, const mha_schedule *s) {
-    return has_registers(t, s->value_rows, s->value_keys);
-}
-
-/* Sums that stay in registers, for some numbers of rows. */
-static void try_held_values(mha_search *t) {
-    enum { LEAST_ROWS = 4, MOST_ROWS = 6 };
-    mha_schedule s = t->at;
-    t->of = MHA_HELD_TILE;
-    hold_values(t->c, rows_of(t), &s);
-    for (s.value_rows = LEAST_ROWS; s.value_rows <= min_of(rows_of(t), MOST_ROWS); s.value_rows++)
-        mha_search_try(t, &s);
-}
-
-static void choose_cheaper(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
-    mha_search t = search_of(c, &rows);
-    if (isinf(mha_correction(MHA_CHEAPER_TILES, c, s, NULL))) return;
-    mha_search_begin(&t, MHA_USUAL_TILE, s);
-    t.fits = scores_fit;
-    mha_search_pairs(&t, MHA_SCORE_TILE, ID(score_rows), ID(score_keys));
-    t.fits = values_fit;
-    mha_search_pairs(&t, MHA_VALUE_TILE, ID(value_rows), ID(value_keys));
-    t.fits = NULL;
-    try_held_values(&t);
-    *s = t.at;
-}
+static bool values_fit(mha_search *t) { return has_registers(t, t->tried.s.value_rows, t->tried.s.value_keys); }
 
 enum { QUANTISED_ROWS = 4, QUANTISED_KEYS = 4 }; /* usual ones */
 
@@ -231,40 +213,58 @@ static void choose_usual_codes(const mha_cost_context *c, int64_t rows, mha_sche
     if (c->few_registers || !may) s->score_keys = QUANTISED_KEYS;
 }
 
-static bool score_codes_fit(const mha_search *t, const mha_schedule *s) {
-    return s->score_rows < 2 * rows_of(t) && quantised_scores_fit(t->c, s);
+static bool score_codes_fit(mha_search *t) {
+    return t->tried.s.score_rows < 2 * rows_of(t) && quantised_scores_fit(t->c, &t->tried.s);
 }
 
-static bool value_codes_fit(const mha_search *t, const mha_schedule *s) {
-    return s->value_rows <= rows_of(t) && !rounds_rows_far(t->c, s);
+static bool value_codes_fit(mha_search *t) {
+    return t->tried.s.value_rows <= rows_of(t) && !rounds_rows_far(t->c, &t->tried.s);
+}
+
+/* Whether values are products of integers, in tiles that are not those of panels. */
+static bool has_tile_of_codes(const attune_problem *p) {
+    return p->integer == ATTUNE_INTEGER_ALL && p->v_layout != ATTUNE_LAYOUT_PANELS;
 }
 
 static bool may_have_values(const mha_cost_context *c, const mha_schedule *s) {
     return !rounds_rows_far(c, s) && !isinf(mha_correction(MHA_QUANTISED_VALUES, c, s, NULL));
 }
 
-/* Begins with a usual tile of scores, and with the legal tile of values that has most rows. Another tile has to be
- * cheaper by a margin. Panels have their tiles already. Sums of integers are exact, so these tiles change no bit. */
-static void choose_quantised_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
-    const bool all = c->p->integer == ATTUNE_INTEGER_ALL;
-    const bool has_values = all && c->p->v_layout != ATTUNE_LAYOUT_PANELS;
-    if (all) s->value_keys = 1;
-    if (has_values) s->value_rows = 1; /* compatible with every number of rows of scores */
-    mha_search t = search_of(c, &rows);
-    if (c->p->k_layout != ATTUNE_LAYOUT_PANELS) {
-        choose_usual_codes(c, rows, s);
-        mha_search_begin(&t, MHA_USUAL_TILE, s);
-        t.fits = score_codes_fit;
-        mha_search_pairs(&t, MHA_QUANTISED_SCORES, ID(score_rows), ID(score_keys));
-        *s = t.at;
-    }
-    if (!has_values) return;
-    s->value_rows = (int32_t)min_of(rows, QUANTISED_ROWS);
-    while (!may_have_values(c, s)) s->value_rows--;
+/* Panels have their tiles already. */
+static void vary_codes_of_scores(mha_search *t) {
+    mha_schedule s = t->best.s;
+    if (t->c->p->k_layout == ATTUNE_LAYOUT_PANELS) return;
+    choose_usual_codes(t->c, rows_of(t), &s);
+    mha_search_begin(t, MHA_USUAL_TILE, &s);
+    vary_scores(t);
+}
+
+/* Begins with the legal tile that has most rows. */
+static void vary_codes_of_values(mha_search *t) {
+    mha_schedule s = t->best.s;
+    if (!has_tile_of_codes(t->c->p)) return;
+    s.value_rows = (int32_t)min_of(rows_of(t), QUANTISED_ROWS);
+    while (!may_have_values(t->c, &s)) s.value_rows--;
+    mha_search_begin(t, MHA_USUAL_TILE, &s);
+    vary_values(t);
+}
+
+/* Another tile than the usual one has to be cheaper by a margin. Sums of integers are exact, so their tiles change no
+ * bit. While those of scores vary, tiles of values have one row, which goes with every number of rows of scores. */
+static void search_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
+    static const mha_step TILES[] = {{MHA_SCORE_TILE, scores_fit, vary_scores},
+                                     {MHA_VALUE_TILE, values_fit, vary_values},
+                                     {MHA_HELD_TILE, NULL, vary_held_values},
+                                     {0}};
+    static const mha_step CODES[] = {{MHA_QUANTISED_SCORES, score_codes_fit, vary_codes_of_scores},
+                                     {MHA_QUANTISED_VALUES, value_codes_fit, vary_codes_of_values},
+                                     {0}};
+    mha_search t = {.c = c, .price = price, .more = &rows};
+    if (c->p->integer == ATTUNE_INTEGER_ALL) s->value_keys = 1;
+    if (has_tile_of_codes(c->p)) s->value_rows = 1;
+    if (!c->p->integer && isinf(mha_correction(MHA_CHEAPER_TILES, c, s, NULL))) return;
     mha_search_begin(&t, MHA_USUAL_TILE, s);
-    t.fits = value_codes_fit;
-    mha_search_pairs(&t, MHA_QUANTISED_VALUES, ID(value_rows), ID(value_keys));
-    *s = t.at;
+    *s = mha_search_steps(&t, c->p->integer ? CODES : TILES);
 }
 
 /* ---- All of it ---- */
@@ -290,10 +290,7 @@ void mha_choose_d_lanes(const mha_cost_context *call, const mha_cost_context *c,
     s->kv_tile = choose_tile(c, rows);
     s->kv_chunk = choose_chunk(call->p, s->kv_tile);
     choose_panel_tiles(c, rows, s);
-    if (c->p->integer)
-        choose_quantised_tiles(c, max_of(rows, 1), s);
-    else
-        choose_cheaper(c, max_of(rows, 1), s);
+    search_tiles(c, max_of(rows, 1), s);
 }
 
 void mha_hold_narrow_heads(const mha_cost_context *c, mha_schedule *s) {

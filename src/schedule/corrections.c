@@ -117,22 +117,32 @@ bool mha_is_chosen(mha_priced of, const mha_cost_context *c, const mha_schedule 
 }
 
 void mha_search_try(mha_search *t, const mha_schedule *s) {
-    const double factor = mha_correction(t->of, t->c, s, NULL);
-    if (isinf(factor) || (t->fits && !t->fits(t, s))) return;
-    const double cost = factor > 0 ? t->price(t, s) * factor : 0;
-    if (cost >= t->cost) return;
-    t->cost = cost;
-    t->at = *s;
+    t->tried.s = *s;
+    if (t->fits && !t->fits(t)) return;
+    const double factor = mha_correction(t->of, t->c, s, &t->tried.v);
+    if (isinf(factor)) return;
+    t->tried.cost = factor > 0 ? t->price(t) * factor : 0;
+    if (t->tried.cost < t->best.cost) t->best = t->tried;
 }
 
 void mha_search_begin(mha_search *t, mha_priced usual, const mha_schedule *s) {
-    t->at = *s;
-    t->cost = mha_correction(usual, t->c, s, NULL) * t->price(t, s);
+    t->tried.s = *s;
+    const bool fits = !t->fits || t->fits(t);
+    t->tried.cost = fits ? times(mha_correction(usual, t->c, s, &t->tried.v), t->price(t)) : NEVER;
+    t->best = t->tried;
 }
 
-void mha_search_pairs(mha_search *t, mha_priced of, int a, int b) {
-    mha_schedule s = t->at;
-    t->of = of;
+mha_schedule mha_search_steps(mha_search *t, const mha_step *steps) {
+    for (; steps->vary; steps++) {
+        t->of = steps->of;
+        t->fits = steps->fits;
+        steps->vary(t);
+    }
+    return t->best.s;
+}
+
+void mha_search_pairs(mha_search *t, int a, int b) {
+    mha_schedule s = t->best.s;
     for (const int32_t *x = mha_schedule_values(MHA_PART_D_LANES, a); *x; x++)
         for (const int32_t *y = mha_schedule_values(MHA_PART_D_LANES, b); *y; y++) {
             *mha_schedule_at(&s, a) = *x;

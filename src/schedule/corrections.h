@@ -51,23 +51,41 @@ bool mha_is_chosen(mha_priced of, const mha_cost_context *context, const mha_sch
  * room for them. */
 int64_t mha_vectors_of_line(const mha_cost_context *context, const mha_schedule *schedule);
 
-/* A search for the schedule that costs least: the best so far, and how the next one is priced. */
+/* A schedule that a search has looked at. */
+typedef struct mha_candidate {
+    mha_schedule s;
+    mha_variant v;       /* prefill: its variant */
+    double cost, scores; /* corrected; of its scores with their softmax, if the price parts them */
+} mha_candidate;
+
+/* A search for the schedule that costs least. The part of a schedule that it changes says what belongs to the space,
+ * and what a schedule of it costs. Both may look at `tried` only, and may fill in more of it. */
 typedef struct mha_search {
     const mha_cost_context *c;
     mha_priced of;
-    double (*price)(const struct mha_search *search, const mha_schedule *schedule);
-    bool (*fits)(const struct mha_search *search, const mha_schedule *schedule); /* part of the space */
-    const void *more;                                                            /* of price and fits */
-    mha_schedule at;
-    double cost; /* of that one, corrected */
+    bool (*fits)(struct mha_search *search);
+    double (*price)(struct mha_search *search);
+    void *more; /* of fits and price */
+    mha_candidate tried, best;
 } mha_search;
 
-/* Begins with a usual schedule, priced as `usual`. */
+/* What varies together, a number or two: which rows of the table count, what belongs to the space (NULL: all), and a
+ * function that tries what they may be, beginning with the best so far. */
+typedef struct mha_step {
+    mha_priced of;
+    bool (*fits)(mha_search *search);
+    void (*vary)(mha_search *search);
+} mha_step;
+
+/* Begins with a usual schedule, priced as `usual`. If it is no part of the space, or never chosen, its cost is
+ * INFINITY. */
 void mha_search_begin(mha_search *search, mha_priced usual, const mha_schedule *schedule);
-/* Takes a schedule that is part of the space and costs less. */
+/* Takes the steps one after the other; after the last comes {0}. Returns the best. */
+mha_schedule mha_search_steps(mha_search *search, const mha_step *steps);
+/* Takes the schedule if it is part of the space and costs less. */
 void mha_search_try(mha_search *search, const mha_schedule *schedule);
 /* Tries the best so far with each pair of usual values (schedule.def) of two numbers of decoding, by MHA_SCHEDULE_ID.
  */
-void mha_search_pairs(mha_search *search, mha_priced of, int a, int b);
+void mha_search_pairs(mha_search *search, int a, int b);
 
 #endif
