@@ -66,6 +66,11 @@ typedef struct step_operator {
     bool (*judge)(step_call *c);
 } step_operator;
 
+/* What the file of an operator gives by the same names as all others. */
+#define STEP_OPERATOR(its_table)                                                                                       \
+    .table = its_table, .tensors = list, .num_tensors = sizeof list / sizeof *list, .sizes = sizes, .derive = derive,  \
+    .create = create, .run = run, .destroy = destroy, .flops = flops, .judge = judge
+
 /* How far results are from the reference. */
 typedef struct step_errors {
     double max, squares;
@@ -127,9 +132,11 @@ bool step_compare_expected(step_call *c);
 
 /* ---- The operators, and the command ---- */
 
-/* What steps with batch, seq, cu_seqlens and num_states share: sizes that are not set; all tokens of a step. */
+/* What steps with batch, seq, cu_seqlens and num_states share: sizes that are not set; all tokens of a step; judging
+ * one sequence after the other, with its first token, its tokens and its state. */
 bool step_derive_sequences(step_call *c);
 int64_t step_tokens(const step_call *c);
+bool step_judge_sequences(step_call *c, bool (*judge)(step_call *c, int64_t first, int64_t tokens, int64_t state));
 
 extern const step_operator step_linear, step_conv, step_index, step_blocks, step_mla;
 

@@ -71,16 +71,5 @@ static bool judge(step_call *c) {
     return good;
 }
 
-const step_operator step_blocks = {.table = &blk_table,
-                                   .tensors = list,
-                                   .num_tensors = sizeof list / sizeof *list,
-                                   .sizes = sizes,
-                                   .follow = follow,
-                                   .derive = derive,
-                                   .create = create,
-                                   .run = run,
-                                   .has_interpreter = true,
-                                   .has_pairs = true,
-                                   .destroy = destroy,
-                                   .flops = flops,
-                                   .judge = judge};
+const step_operator step_blocks = {STEP_OPERATOR(&blk_table), .follow = follow, .has_interpreter = true,
+                                   .has_pairs = true};

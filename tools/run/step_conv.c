@@ -81,25 +81,7 @@ static bool judge_one(step_call *c, int64_t first, int64_t tokens, int64_t slot)
     return good;
 }
 
-static bool judge(step_call *c) {
-    const int32_t *const starts = step_data(c, "cu_seqlens"), *const ids = step_data(c, "state_ids");
-    const int64_t seq = step_size_of(c, "seq");
-    bool good = true;
-    for (int64_t b = 0; b < step_size_of(c, "batch") && good; b++)
-        good = judge_one(c, starts ? starts[b] : b * seq, starts ? starts[b + 1] - starts[b] : seq, ids ? ids[b] : b);
-    return good;
-}
+static bool judge(step_call *c) { return step_judge_sequences(c, judge_one); }
 
-const step_operator step_conv = {.table = &conv_table,
-                                 .tensors = list,
-                                 .num_tensors = sizeof list / sizeof *list,
-                                 .sizes = sizes,
-                                 .follow = follow,
-                                 .take_files = take_files,
-                                 .derive = derive,
-                                 .create = create,
-                                 .run = run,
-                                 .has_interpreter = true,
-                                 .destroy = destroy,
-                                 .flops = flops,
-                                 .judge = judge};
+const step_operator step_conv = {STEP_OPERATOR(&conv_table), .follow = follow, .take_files = take_files,
+                                 .has_interpreter = true};

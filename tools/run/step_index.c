@@ -166,16 +166,5 @@ static bool judge(step_call *c) {
     return good;
 }
 
-const step_operator step_index = {.table = &idx_table,
-                                  .tensors = list,
-                                  .num_tensors = sizeof list / sizeof *list,
-                                  .sizes = sizes,
-                                  .take_files = take_files,
-                                  .derive = derive,
-                                  .create = create,
-                                  .run = run,
-                                  .has_interpreter = true,
-                                  .has_pairs = true,
-                                  .destroy = destroy,
-                                  .flops = flops,
-                                  .judge = judge};
+const step_operator step_index = {STEP_OPERATOR(&idx_table), .take_files = take_files, .has_interpreter = true,
+                                  .has_pairs = true};

@@ -63,46 +63,6 @@ static bool take_files(step_call *c) {
     return false;
 }
 
-/* The number of tokens is that of a batch with cu_seqlens. */
-static bool check_tokens(const step_call *c) {
-    const int64_t tokens = step_size_of(c, "tokens");
-    if (tokens < 0 || step_file(c, "cu_seqlens")) return true;
-    tool_error("tokens is %lld, which is a size of batches with cu_seqlens; say seq=N, or give --tensor "
-               "cu_seqlens=F.npy",
-               (long long)tokens);
-    return false;
-}
-
-/* Whether the last start is within the tokens that files have. */
-static bool check_starts(step_call *c) {
-    const npy_array *const starts = step_file(c, "cu_seqlens");
-    if (!starts) return true;
-    const int64_t batch = step_size_of(c, "batch"), end = (int64_t)npy_element(starts, (size_t)batch);
-    *step_size(c, "seq") = 0;
-    if (end <= step_size_of(c, "tokens")) return true;
-    tool_error("cu_seqlens ends at %lld, but the files have %lld tokens", (long long)end,
-               (long long)step_size_of(c, "tokens"));
-    return false;
-}
-
-/* Whether there are states for all sequences. The library would read 0 as the batch, and write as many. */
-static bool check_states(const step_call *c) {
-    const int64_t batch = step_size_of(c, "batch"), states = step_size_of(c, "num_states");
-    const bool has_ids = step_file(c, "state_ids") != NULL;
-    const int64_t least = has_ids && batch > 1 ? 1 : batch;
-    if (states >= least) return true;
-    tool_error("num_states is %lld; for a batch of %lld %s state_ids it must be at least %lld", (long long)states,
-               (long long)batch, has_ids ? "with" : "without", (long long)least);
-    return false;
-}
-
-bool step_derive_sequences(step_call *c) {
-    int64_t *const batch = step_size(c, "batch"), *const states = step_size(c, "num_states");
-    if (*batch < 0) *batch = 1;
-    if (*states < 0) *states = *batch;
-    return check_tokens(c) && check_states(c) && check_starts(c);
-}
-
 static bool derive(step_call *c) {
     const attune_linear_desc *const d = desc_of(c);
     *step_size(c, "out_heads") = d->num_heads > d->num_kv_heads ? d->num_heads : d->num_kv_heads;
@@ -125,10 +85,6 @@ static attune_status run(step_call *c, bool is_interpreted) {
 }
 
 static void destroy(step_call *c) { attune_linear_destroy(c->object); }
-
-int64_t step_tokens(const step_call *c) {
-    return step_data(c, "cu_seqlens") ? step_size_of(c, "tokens") : step_size_of(c, "batch") * step_size_of(c, "seq");
-}
 
 static double flops(const step_call *c) {
     const attune_linear_desc *const d = desc_of(c);
@@ -179,25 +135,7 @@ static bool judge_one(step_call *c, int64_t first, int64_t tokens, int64_t slot)
     return good;
 }
 
-static bool judge(step_call *c) {
-    const int32_t *const starts = step_data(c, "cu_seqlens"), *const ids = step_data(c, "state_ids");
-    const int64_t seq = step_size_of(c, "seq");
-    bool good = true;
-    for (int64_t b = 0; b < step_size_of(c, "batch") && good; b++)
-        good = judge_one(c, starts ? starts[b] : b * seq, starts ? starts[b + 1] - starts[b] : seq, ids ? ids[b] : b);
-    return good;
-}
+static bool judge(step_call *c) { return step_judge_sequences(c, judge_one); }
 
-const step_operator step_linear = {.table = &lin_table,
-                                   .tensors = list,
-                                   .num_tensors = sizeof list / sizeof *list,
-                                   .sizes = sizes,
-                                   .follow = follow,
-                                   .take_files = take_files,
-                                   .derive = derive,
-                                   .create = create,
-                                   .run = run,
-                                   .has_interpreter = true,
-                                   .destroy = destroy,
-                                   .flops = flops,
-                                   .judge = judge};
+const step_operator step_linear = {STEP_OPERATOR(&lin_table), .follow = follow, .take_files = take_files,
+                                   .has_interpreter = true};

@@ -165,15 +165,4 @@ static bool judge(step_call *c) {
     return good;
 }
 
-const step_operator step_mla = {.table = &mla_table,
-                                .tensors = list,
-                                .num_tensors = sizeof list / sizeof *list,
-                                .sizes = sizes,
-                                .follow = follow,
-                                .derive = derive,
-                                .create = create,
-                                .run = run,
-                                .has_pairs = true,
-                                .destroy = destroy,
-                                .flops = flops,
-                                .judge = judge};
+const step_operator step_mla = {STEP_OPERATOR(&mla_table), .follow = follow, .has_pairs = true};
