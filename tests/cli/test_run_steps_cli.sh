@@ -155,10 +155,11 @@ refuse "an operator that comes second, explained" 'op=mla must come first' "$att
 refuse "a decay that the rule has not" \
     'decay is given, but the rule delta has none; say rule=gated or rule=gated_delta' "$attune" run \
     op=linear,rule=delta "${rows[@]:1:6}" --tensor "decay=$work/rows.npy"
-refuse "two files of q" 'q has two files; one is wanted' "$attune" run op=linear --q a.npy "${rows[@]:1:6}"
-refuse "two files of another tensor" 'x has two files; one is wanted' "$attune" run op=conv "${files[@]}" \
+expect "two files of q" 2 'q has two files; one is wanted' "$attune" run op=linear --q a.npy "${rows[@]:1:6}"
+expect "two files of q of attention" 2 'q has two files; one is wanted' "$attune" run --q a.npy --q b.npy
+expect "two files of another tensor" 2 'x has two files; one is wanted' "$attune" run op=conv "${files[@]}" \
     --tensor "x=$work/x.npy"
-refuse "two files for an output" 'state has two files; one is wanted' "$attune" run "${conv[@]}" \
+expect "two files for an output" 2 'state has two files; one is wanted' "$attune" run "${conv[@]}" \
     --write "state=$work/a.npy" --write "state=$work/b.npy"
 expect "sizes that the files have not" 1 'x has the shape \(2, 9, 19\); it must be \(batch=2, seq=8, channels\)' \
     "$attune" run op=conv "${files[@]}" --sizes seq=8
@@ -170,6 +171,14 @@ expect "an output that the description has not" 1 'op=blocks has no output score
     "${blocks[@]}" --write "scores=$work/no.npy"
 expect "starts beyond the tokens" 1 'x has the shape \(2, 9, 19\); it must be \(tokens, channels\)' "$attune" run \
     op=conv "${files[@]}" --tensor "cu_seqlens=$work/starts.npy"
+make_npy "$work/tokens.npy" '<f4' False '(7, 19)' 532
+make_npy "$work/taps.npy" '<f4' False '(19, 3)' 228
+make_npy "$work/lengths.npy" '<i4' False '(3,)' 0
+for start in 0 3 7; do number_bytes $start 4 >>"$work/lengths.npy"; done
+ragged=(op=conv --tensor "x=$work/tokens.npy" --tensor "weights=$work/taps.npy" --tensor "cu_seqlens=$work/lengths.npy")
+expect "sequences of some lengths" 0 'sizes +batch=2,.*tokens=7' "$attune" run "${ragged[@]}"
+refuse "a length beside those of cu_seqlens" 'seq is 3, but cu_seqlens has the length of each sequence' "$attune" \
+    run "${ragged[@]}" --sizes seq=3
 expect "a description that is wrong" 1 'taps is 65; it must be from 1 to 64' "$attune" run op=conv,channels=8,taps=65 \
     --sizes seq=3
 expect "more than the memory" 1 'the tensors of this step need [0-9.]+ GB, and the machine has [0-9.]+ GB' \

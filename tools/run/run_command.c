@@ -58,14 +58,13 @@ static size_t stdin_inputs(const run_options *o) {
     return count;
 }
 
-static void add_file(run_options *o, struct argp_state *state, run_file *list, size_t *count, const char *name,
-                     const char *path) {
-    if (files_find(list, *count, name)) o->named_twice = name;
+static void add_file(struct argp_state *state, run_file *list, size_t *count, const char *name, const char *path) {
+    if (files_find(list, *count, name)) argp_error(state, "%s has two files; one is wanted", name);
     if (!files_add(list, count, name, path)) argp_error(state, "%s is one file too many", path);
 }
 
 void run_add_input(run_options *o, struct argp_state *state, const char *name, const char *path) {
-    add_file(o, state, o->files.inputs, &o->files.num_inputs, name, path);
+    add_file(state, o->files.inputs, &o->files.num_inputs, name, path);
 }
 
 static void check_free(const run_options *o, struct argp_state *state, const char *name, const char *path) {
@@ -76,7 +75,7 @@ static void check_free(const run_options *o, struct argp_state *state, const cha
 
 static void add_output(run_options *o, struct argp_state *state, const char *name, const char *path) {
     check_free(o, state, name, path);
-    add_file(o, state, o->files.outputs, &o->files.num_outputs, name, path);
+    add_file(state, o->files.outputs, &o->files.num_outputs, name, path);
 }
 
 const char *run_cut_name(struct argp_state *state, const char *form, char *argument) {

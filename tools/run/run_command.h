@@ -7,7 +7,6 @@
 typedef struct run_options {
     tool_common common;
     run_files files;
-    const char *named_twice; /* a tensor with two files of a kind, of which the last one counts; NULL: there is none */
     const char *problem, *sizes, *expect, *schedule;
     attune_engine engine;
     uint32_t threads;

@@ -9,11 +9,8 @@
 #include <string.h>
 
 bool files_add(run_file *list, size_t *count, const char *name, const char *path) {
-    size_t at = 0;
-    while (at < *count && strcmp(list[at].name, name) != 0) at++;
-    if (at == FILES_MAX) return false;
-    list[at] = (run_file){.name = name, .path = path};
-    if (at == *count) ++*count;
+    if (*count == FILES_MAX) return false;
+    list[(*count)++] = (run_file){.name = name, .path = path};
     return true;
 }
 

@@ -25,7 +25,7 @@ typedef struct run_files {
     bool is_bshd;                 /* files of q, k, v, k_new, v_new and out hold [batch,] seq, heads, dim */
 } run_files;
 
-/* Notes a file, in place of one for the same tensor; false if there is no room. `name` must live on. */
+/* Notes a file; false if there is no room. `name` must live on. */
 bool files_add(run_file *list, size_t *count, const char *name, const char *path);
 const run_file *files_find(const run_file *list, size_t count, const char *name);
 

@@ -192,8 +192,6 @@ int step_command(run_options *o, const step_operator *of) {
         tool_error("op=%s takes no --schedule and no --engine=vm", of->table->op);
     else if (o->engine == ATTUNE_ENGINE_INTERPRETER && !of->has_interpreter)
         tool_error("op=%s takes no --engine=interp: attune_%s has no such function", of->table->op, of->table->op);
-    else if (o->named_twice)
-        tool_error("%s has two files; one is wanted", o->named_twice);
     else if (step_describe(c) && can_check(c) && step_fill_arrays(c))
         code = run_on(c);
     step_free_arrays(c);

@@ -3,10 +3,13 @@
 #include "common/tool.h"
 #include "run/step.h"
 
-/* The number of tokens is that of a batch with cu_seqlens. */
+/* The number of tokens is that of a batch with cu_seqlens, and seq that of one without. */
 static bool check_tokens(const step_call *c) {
-    const int64_t tokens = step_size_of(c, "tokens");
-    if (tokens < 0 || step_file(c, "cu_seqlens")) return true;
+    const int64_t tokens = step_size_of(c, "tokens"), seq = step_size_of(c, "seq");
+    const bool has_starts = step_file(c, "cu_seqlens");
+    if (has_starts && seq >= 0)
+        tool_error("seq is %lld, but cu_seqlens has the length of each sequence: leave seq out", (long long)seq);
+    if (has_starts || tokens < 0) return !has_starts || seq < 0;
     tool_error("tokens is %lld, which is a size of batches with cu_seqlens; say seq=N, or give --tensor "
                "cu_seqlens=F.npy",
                (long long)tokens);
