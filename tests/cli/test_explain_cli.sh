@@ -83,6 +83,8 @@ expect "tasks of sequences with many keys" 0 'a task has [0-9]+ or more stripes 
     --sizes=seq_q=512,seq_kv=16384 $open,kv_lens=1
 expect "but not where all have the same lengths" 0 'a task has [0-9]+ stripes? by' choice avx2 \
     --sizes=seq_q=512,seq_kv=16384 $open
+expect "nor with functions of its own" 0 'a task has [0-9]+ stripes? by' choice avx2 \
+    --sizes=seq_q=512,seq_kv=16384 $open,kv_lens=1,score_mod="score + 1"
 expect "a window, heads in groups" 0 '^ +rows +4 to +7  \./\.$' choice avx2 --schedule=$tiles \
     num_heads=2,num_kv_heads=1,seq_q=4,seq_kv=12,head_dim=8,is_causal=1,causal_offset=-4,window_left=1
 expect "a window and global keys of a lone query" 0 '^ +rows +0 to +0  /[.|]+/$' choice avx2 \

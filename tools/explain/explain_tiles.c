@@ -27,7 +27,8 @@ bool tile_cut_of(const attune_problem *p, const mha_schedule *s, bool is_open, t
     cut->stripes = ceil_div(cut->rows, cut->stripe);
     cut->tiles = ceil_div(cut->keys, cut->tile);
     cut->stripes_in_task = q ? smaller(s->task_row_vectors / s->score_row_vectors, cut->stripes) : cut->stripes;
-    cut->has_more = q && is_open && cut->keys >= MHA_LONG_KEYS && cut->stripes_in_task < cut->stripes;
+    const bool has_functions = p->score_mod[0] || p->mask_mod[0] || p->prob_mod[0];
+    cut->has_more = q && is_open && !has_functions && cut->keys >= MHA_LONG_KEYS && cut->stripes_in_task < cut->stripes;
     cut->tiles_in_task = q ? cut->tiles : smaller(tiles_of_chunk(p, s, cut->keys), cut->tiles);
     return true;
 }
