@@ -58,10 +58,44 @@ static const char *source_of(const attune_machine_info *m) {
     return !strcmp(m->machine_source, "option") ? "named by the program" : "named by ATTUNE_MACHINE";
 }
 
-static void print_text(const attune_machine_info *m) {
+/* Why the code generator and the built-in kernels are not used, such as files of another build; else empty. They are
+ * loaded to find out. */
+typedef struct refusals {
+    char codegen[ATTUNE_MESSAGE_BYTES], tier0[ATTUNE_MESSAGE_BYTES];
+} refusals;
+
+static void note(void *to, attune_log_level level, const char *message) {
+    if (level == ATTUNE_LOG_WARNING) snprintf(to, ATTUNE_MESSAGE_BYTES, "%s", message);
+}
+
+/* The built-in kernels are asked for by a context without a compiler, which warns of nothing else. */
+static void find_refusals(attune_context *context, const attune_machine_info *m, refusals *r) {
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    problem.num_heads = problem.seq_q = problem.head_dim = 1;
+    attune_context_options without = ATTUNE_CONTEXT_OPTIONS_INIT;
+    without.cache_dir = without.cache_base = without.cache_pack = without.record = "";
+    without.compile_mode = ATTUNE_COMPILE_NEVER;
+    without.strict = -1;
+    without.max_workers = 1;
+    without.log = note;
+    without.log_user = r->tier0;
+    void *code = NULL;
+    size_t bytes;
+    attune_context *alone = NULL;
+    attune_kernel *kernel = NULL;
+    if (*m->codegen_path && attune_emit(context, &problem, NULL, ATTUNE_STAGE_ASM, &code, &bytes) != ATTUNE_OK)
+        snprintf(r->codegen, sizeof r->codegen, "%s", attune_last_message());
+    attune_free(context, code);
+    if (attune_context_create(&without, &alone) == ATTUNE_OK && attune_compile(alone, &problem, NULL, &kernel))
+        tool_error("%s", attune_last_message());
+    attune_kernel_release(kernel);
+    attune_context_destroy(alone);
+}
+
+static void print_text(const attune_machine_info *m, const refusals *r) {
     char class[sizeof m->machine_source + 128];
     snprintf(class, sizeof class, "%s (%s)", m->machine, source_of(m));
-    char cache[REFUSAL_BYTES], base[REFUSAL_BYTES], pack[REFUSAL_BYTES];
+    char cache[REFUSAL_BYTES], base[REFUSAL_BYTES], pack[REFUSAL_BYTES], codegen[REFUSAL_BYTES];
     const struct {
         const char *label, *value;
     } rows[] = {
@@ -74,7 +108,7 @@ static void print_text(const attune_machine_info *m) {
         {"cache", directory(m->cache_dir, "off", "off", m->cache_refusal, cache)},
         {"base", directory(m->cache_base, "none", "not used", m->cache_base_refusal, base)},
         {"pack", directory(m->cache_pack, "none", "not used", m->cache_pack_refusal, pack)},
-        {"codegen", m->codegen_path},
+        {"codegen", directory(*r->codegen ? "" : m->codegen_path, "none", "not used", r->codegen, codegen)},
         {"worker", m->worker_path},
         {"generator", m->generator_id},
     };
@@ -83,26 +117,39 @@ static void print_text(const attune_machine_info *m) {
         table_cell(t, "%s", rows[i].label);
         table_cell(t, "%s", rows[i].value);
     }
+    if (*r->tier0) {
+        table_cell(t, "tier 0");
+        table_cell(t, "%s", r->tier0);
+    }
     table_cell(t, "threads");
     table_cell(t, "%u", m->max_workers);
     table_finish(t, stdout);
 }
 
-static int print_json(const attune_machine_info *m) {
+static int print_json(const attune_machine_info *m, const refusals *r) {
     json_t *const isas = json_array();
     for (const char *word = m->isas; *word;) {
         const size_t length = strcspn(word, " ");
         if (length) json_array_append_new(isas, json_stringn(word, length));
         word += length + (word[length] == ' ');
     }
-    return json_print(m, 0,
-                      json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "machine_source",
-                                m->machine_source, "isas", isas, "cache_dir", tool_json_text(m->cache_dir),
-                                "cache_base", tool_json_text(m->cache_base), "cache_refusal",
-                                tool_json_text(m->cache_refusal), "cache_base_refusal",
-                                tool_json_text(m->cache_base_refusal), "cache_pack", tool_json_text(m->cache_pack),
-                                "cache_pack_refusal", tool_json_text(m->cache_pack_refusal), "codegen_path",
-                                tool_json_text(m->codegen_path), "worker_path", tool_json_text(m->worker_path)));
+    return json_print(
+        m, 0,
+        json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "machine_source", m->machine_source,
+                  "isas", isas, "cache_dir", tool_json_text(m->cache_dir), "cache_base", tool_json_text(m->cache_base),
+                  "cache_refusal", tool_json_text(m->cache_refusal), "cache_base_refusal",
+                  tool_json_text(m->cache_base_refusal), "cache_pack", tool_json_text(m->cache_pack),
+                  "cache_pack_refusal", tool_json_text(m->cache_pack_refusal), "codegen_path",
+                  tool_json_text(m->codegen_path), "worker_path", tool_json_text(m->worker_path), "codegen_refusal",
+                  tool_json_text(r->codegen), "tier0_refusal", tool_json_text(r->tier0)));
+}
+
+static int print(const info_options *o, attune_context *context, const attune_machine_info *m) {
+    refusals r = {0};
+    find_refusals(context, m, &r);
+    if (o->json) return print_json(m, &r);
+    print_text(m, &r);
+    return TOOL_OK;
 }
 
 /* ---- The description ---- */
@@ -221,10 +268,8 @@ int cmd_info(int argc, char **argv) {
         code = probe(&o, context, &machine);
     else if (o.machine)
         code = show_description(&o, &machine);
-    else if (o.json)
-        code = print_json(&machine);
     else
-        print_text(&machine);
+        code = print(&o, context, &machine);
     attune_context_destroy(context);
     return code;
 }

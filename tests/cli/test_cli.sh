@@ -895,6 +895,18 @@ expect "explain says so, too" 0 'missing +.*other.so is of build an-older-one, t
     ATTUNE_CODEGEN="$work/other.so" "$attune" explain $small --cache-dir=
 expect "and its JSON" 0 '"why_no_code": "the code generator .*other.so is of build an-older-one' env \
     ATTUNE_CODEGEN="$work/other.so" "$attune" explain $small --cache-dir= --json
+expect "and info" 0 '^codegen +not used: .*other.so is of build an-older-one, this library of [0-9a-f]{32}' env \
+    ATTUNE_CODEGEN="$work/other.so" "$attune" info
+cat >"$work/tier0.c" <<'END'
+#include "target/bundle_abi.h"
+const at_bundle attune_tier0_bundle = {.version = AT_BUNDLE_VERSION, .generator_id = "an-older-one"};
+END
+${CC:-cc} -shared -fPIC -Iinclude -Isrc "$work/tier0.c" -o "$work/tier0.so"
+expect "and of built-in kernels" 0 '^tier 0 +/.*tier0.so is not used: it is of another build' env \
+    ATTUNE_TIER0="$work/tier0.so" "$attune" info
+expect "its JSON, too" 0 '"tier0_refusal": ".*tier0.so is not used: it is of another build' env \
+    ATTUNE_TIER0="$work/tier0.so" "$attune" info --json
+expect "nothing else is refused" 0 '"codegen_refusal": "",' "$attune" info --json
 # In the directory above, anybody may have put it there, as in /tmp.
 mkdir -p "$work/above/app"
 cp "$ATTUNE" "$BUILD/libattune.so.0" "$work/above/app"
