@@ -91,7 +91,7 @@ attune_status at_described_create(const at_described_op *of, attune_context *con
 }
 
 void at_described_release(at_described *object) {
-    for (int i = 0; i < AT_MOST_FORMS; i++) attune_kernel_release(atomic_load(&object->kernels[i]));
+    for (int i = 0; i < AT_MOST_FORMS; i++) at_operator_release(&object->kernels[i]);
 }
 
 void at_described_destroy(at_described *object) {
@@ -104,8 +104,8 @@ void at_described_destroy(at_described *object) {
 
 attune_status at_described_kernel(at_described *object, uint32_t form, attune_kernel **kernel, at_error *err) {
     char text[AT_DESCRIBED_TEXT];
-    *kernel = atomic_load(&object->kernels[form]);
-    if (*kernel) return ATTUNE_OK;
+    *kernel = atomic_load(&object->kernels[form].now);
+    if (*kernel && !atomic_load(&object->kernels[form].made_again_at)) return ATTUNE_OK;
     at_described_print(object->of->table, desc_of(object), form, text);
     return at_operator_kernel(object->op, text, &object->kernels[form], kernel, err);
 }
@@ -123,13 +123,10 @@ attune_status at_described_prepare(const at_described_op *of, at_described *obje
 
 /* ---- Steps ---- */
 
-attune_status at_described_execute(at_described *object, uint32_t form, const at_described_call *call,
-                                   const at_described_step *step, at_error *err) {
+attune_status at_described_execute_by(at_described *object, const attune_kernel *kernel, const at_described_call *call,
+                                      const at_described_step *step, at_error *err) {
     at_team team;
-    attune_kernel *kernel;
-    if (at_described_kernel(object, form, &kernel, err) ||
-        at_operator_team(object->context, step->runner, step->max_threads, &team, err))
-        return err->status;
+    if (at_operator_team(object->context, step->runner, step->max_threads, &team, err)) return err->status;
     const at_run run = {.buffers = call->buffers,
                         .num_buffers = call->num_buffers,
                         .scalars = call->scalars,
@@ -137,6 +134,13 @@ attune_status at_described_execute(at_described *object, uint32_t form, const at
                         .team = &team,
                         .cancel = step->cancel};
     return at_operator_run(kernel, &run, step->is_interpreted, err);
+}
+
+attune_status at_described_execute(at_described *object, uint32_t form, const at_described_call *call,
+                                   const at_described_step *step, at_error *err) {
+    attune_kernel *kernel;
+    const attune_status status = at_described_kernel(object, form, &kernel, err);
+    return status ? status : at_described_execute_by(object, kernel, call, step, err);
 }
 
 attune_status at_described_run(const at_described_op *of, at_described *object, const void *step, bool is_interpreted) {

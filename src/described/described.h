@@ -30,7 +30,7 @@ struct at_described {
     const at_described_op *of;
     attune_context *context;
     attune_operator *op;
-    _Atomic(attune_kernel *) kernels[AT_MOST_FORMS]; /* NULL: not needed so far */
+    at_kept_kernel kernels[AT_MOST_FORMS];
 };
 
 /* ---- The functions of an operator: they report their status ---- */
@@ -102,6 +102,9 @@ typedef struct at_described_call {
 
 attune_status at_described_execute(at_described *object, uint32_t form, const at_described_call *call,
                                    const at_described_step *step, at_error *err);
+/* The same with a kernel that at_described_kernel gave; the next one that it gives may be another. */
+attune_status at_described_execute_by(at_described *object, const attune_kernel *kernel, const at_described_call *call,
+                                      const at_described_step *step, at_error *err);
 
 /* Reads the text of a kernel, in its builder. desc: memory for the struct. false: the text is something else. */
 bool at_described_read(const at_described_op *of, const char *text, void *desc, uint32_t *form);

@@ -1,6 +1,8 @@
 /* The operators of a context are a linked list that only grows, so that a look-up needs no lock. */
 #include "engine/own_operator.h"
 
+#include "host/clock.h"
+
 #include <string.h>
 
 /* ---- The operators of a context: a list that only grows, without a lock ---- */
@@ -89,18 +91,43 @@ attune_status at_operator_schedule(const attune_operator *op, const char *proble
 
 /* ---- Attune's own operators ---- */
 
-attune_status at_operator_kernel(attune_operator *op, const char *problem, _Atomic(attune_kernel *) *kept,
-                                 attune_kernel **kernel, at_error *err) {
-    attune_kernel *none = NULL;
-    *kernel = atomic_load(kept);
-    if (*kernel || at_operator_schedule(op, problem, NULL, NULL, err) ||
-        at_kernel_get_general(op->context, at_own_operation(&op->own, problem), kernel, err))
-        return err->status;
-    if (!atomic_compare_exchange_strong(kept, &none, *kernel)) { /* another thread was faster */
-        at_cache_node_release(&op->context->memory, &(*kernel)->node);
-        *kernel = none;
+static void give_back(const attune_operator *op, attune_kernel *kernel) {
+    at_cache_node_release(&op->context->memory, &kernel->node);
+}
+
+/* Whether it takes the place of none, or of a fallback. */
+static bool keep(at_kept_kernel *kept, attune_kernel *had, int64_t again_at, attune_kernel *kernel) {
+    if (had && !at_kernel_is_own(kernel)) {
+        atomic_compare_exchange_strong(&kept->made_again_at, &again_at, kernel->node.made_again_at);
+        return false;
     }
+    attune_kernel *expected = had;
+    if (!atomic_compare_exchange_strong(&kept->now, &expected, kernel)) return false; /* another thread was faster */
+    kept->before = had;
+    atomic_store(&kept->made_again_at, kernel->node.made_again_at);
+    return true;
+}
+
+attune_status at_operator_kernel(attune_operator *op, const char *problem, at_kept_kernel *kept, attune_kernel **kernel,
+                                 at_error *err) {
+    attune_kernel *const had = atomic_load(&kept->now), *made;
+    const int64_t again_at = atomic_load(&kept->made_again_at);
+    *kernel = had;
+    if (had && (at_kernel_is_own(had) || !again_at || at_nanoseconds() < again_at)) return ATTUNE_OK;
+    if (at_operator_schedule(op, problem, NULL, NULL, err) ||
+        at_kernel_get_general(op->context, at_own_operation(&op->own, problem), &made, err)) {
+        if (!had) return err->status;
+        at_error_clear(err);
+        return ATTUNE_OK;
+    }
+    if (!keep(kept, had, again_at, made)) give_back(op, made);
+    *kernel = atomic_load(&kept->now);
     return ATTUNE_OK;
+}
+
+void at_operator_release(at_kept_kernel *kept) {
+    attune_kernel_release(kept->before);
+    attune_kernel_release(atomic_load(&kept->now));
 }
 
 attune_status at_operator_team(const attune_context *context, const attune_runner *runner, uint32_t max_threads,

@@ -28,9 +28,18 @@ attune_status at_operator_schedule(const attune_operator *op, const char *proble
 
 /* ---- Attune's own operators ---- */
 
-/* The kernel of a problem, made at the first call and kept in *kept. The owner of *kept releases it. */
-attune_status at_operator_kernel(attune_operator *op, const char *problem, _Atomic(attune_kernel *) *kept,
-                                 attune_kernel **kernel, at_error *err);
+/* The kernel of a problem that an object keeps. Begin with zeros. */
+typedef struct at_kept_kernel {
+    _Atomic(attune_kernel *) now;  /* NULL: not needed so far */
+    attune_kernel *before;         /* what stood in for it, as calls that began earlier may still run it; or NULL */
+    _Atomic int64_t made_again_at; /* as of at_cache_node */
+} at_kept_kernel;
+
+/* The kernel of a problem, made at the first call. A fallback whose compile failed is replaced when that has become
+ * possible. */
+attune_status at_operator_kernel(attune_operator *op, const char *problem, at_kept_kernel *kept, attune_kernel **kernel,
+                                 at_error *err);
+void at_operator_release(at_kept_kernel *kept);
 
 /* What runs a call: a runner, or if that is NULL at most max_threads (0: all) of the context's threads. */
 attune_status at_operator_team(const attune_context *context, const attune_runner *runner, uint32_t max_threads,

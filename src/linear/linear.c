@@ -193,7 +193,7 @@ static attune_status run_step(attune_linear *l, const attune_linear_step *s, boo
         if (!at_described_kernel(&l->described, form, &kernel, err) && (c.is_general = kernel->is_general))
             describe(&c, err);
         const at_described_call called = {c.buffers, c.num_buffers, c.scalars, flops * (double)c.parts.all};
-        if (!err->status) at_described_execute(&l->described, form, &called, &how, err);
+        if (!err->status) at_described_execute_by(&l->described, kernel, &called, &how, err);
     }
     lin_free_parts(&c.parts);
     for (int i = 0; i < 2; i++) free(c.widened[i]);
