@@ -1,5 +1,9 @@
 /* A call of a bundle: the struct of the header becomes arguments of attune_run, the code for this CPU is found, and
- * its phases run one after the other. */
+ * its phases run one after the other.
+ *
+ * Making a bundle takes no C compiler, so the build compiles this folder, and the sources that check a call, to one
+ * relocatable object for each architecture, which the library carries. A bundle gives its symbols names of its own. All
+ * that differs between kernels is data, whose address functions of the header pass in four instructions. */
 #include "bundle_run/run.h"
 
 #include "base/fpenv.h"
