@@ -27,6 +27,8 @@ none "no folder has more than 30 source files" < <(
     find adapters bench examples include lab python reference scripts src tests tools \
         -regextype posix-extended -regex '.*\.(awk|c|h|cpp|hpp|def|py|sh)' ! -path '*/build/*' -printf '%h\n' |
         LC_ALL=C sort | uniq -c | awk '$1 > 30 { print $2 ": " $1 " files" }')
+none "a room's README has at most ten lines" < <(find adapters lab src tools -name README.md ! -path '*/build/*' |
+    while read -r file; do [ "$(wc -l <"$file")" -le 10 ] || echo "$file"; done)
 # "Where do I change" is how a newcomer finds a place; test_docs.sh looks for its files.
 places() { sed -n '/^## Where do I change/,$p' docs/folders.md | grep -oE '`[a-z][a-z0-9_]+`' | tr -d '`' | sort -u; }
 [ "$(places | wc -l)" -gt 10 ]
