@@ -129,6 +129,7 @@ static bool open_up(const attune_problem *p, attune_problem *open) {
     open->has_lse = 1;
     open->has_softmax_scale = 1;
     open->softmax_scale = ATTUNE_DEFAULT_SCALE;
+    if (open->matmul_precision == ATTUNE_BF16) open->matmul_precision = ATTUNE_DTYPE_DEFAULT; /* none need round */
     return true;
 }
 
