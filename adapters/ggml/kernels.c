@@ -55,15 +55,21 @@ static void add_cache(char *text, char which, ggml_cache cache) {
     if (mark) *mark = which;
 }
 
+/* Whether products may round to bf16. For quantised K ggml itself rounds queries to 8 bits, which loses more. */
+static bool may_round(const ggml_kind *k) {
+    return k->k_cache == GGML_Q8_0 || k->k_cache == GGML_Q4_0 || k->k_cache == GGML_Q4_1;
+}
+
 /* The problem has two KV heads, because one would look like a broadcast dim. The kernel computes any number of heads,
  * unless a function indexes a tensor by head. */
 static void describe(const ggml_kind *k, char text[TEXT_BYTES]) {
     const int heads = k->heads ? k->heads : 2 * k->group;
     snprintf(text, TEXT_BYTES,
              "num_heads=%d,num_kv_heads=%d,head_dim=%d,head_dim_v=%d,seq_kv=dynamic,"
-             "softmax_scale=dynamic,%s%s%s%s",
+             "softmax_scale=dynamic,%s%s%s%s%s",
              heads, heads / k->group, (int)k->dim, (int)k->dim_v, class_text[k->class], k->has_sinks ? ",sinks=1" : "",
-             k->v_in_k ? ",v_in_k=1" : "", k->has_lens ? ",kv_lens=1" : "");
+             k->v_in_k ? ",v_in_k=1" : "", k->has_lens ? ",kv_lens=1" : "",
+             may_round(k) ? ",matmul_precision=bf16" : "");
     if (k->window) {
         const size_t length = strlen(text);
         snprintf(text + length, TEXT_BYTES - length, ",window_left=%d", (int)k->window - 1);
