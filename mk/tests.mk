@@ -71,12 +71,13 @@ WITH_LLVM = $(addprefix test_,block block_decoding codegen codegen_cut d_lanes g
 $(foreach source,$(TEST_SRC),$(eval $(BUILD)/tests/$(basename $(notdir $(source))): $(call obj,$(source))))
 # Adapters are no part of an archive.
 $(BUILD)/tests/test_adapter_plans: $(call obj,$(COMMON_SRC))
-$(addprefix $(BUILD)/tests/test_adapter_,ggml ggml_alone): $(BUILD)/ggml-kernels.a $(call obj,\
+$(addprefix $(BUILD)/tests/test_adapter_,ggml ggml_alone ggml_pages): $(BUILD)/ggml-kernels.a $(call obj,\
 	$(COMMON_SRC) $(GGML_SRC) $(addprefix tests/adapters/ggml_,check.c host.c))
 $(BUILD)/tests/test_adapter_ggml_mask: $(call obj,adapters/ggml/mask.c)
 # The plug-in finds the functions of its host by their names.
 test_adapter_ggml_LDFLAGS = -rdynamic
 test_adapter_ggml_alone_LDFLAGS = -rdynamic
+test_adapter_ggml_pages_LDFLAGS = -rdynamic
 $(TESTS): $(BUILD)/tests/%: $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,link $@)
@@ -94,7 +95,7 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) -fsanitize=fuzzer $(TEST_LINK) -o $@
-$(BUILD)/fuzz/fuzz_ggml: $(call obj,$(addprefix adapters/ggml/,attend.c call.c mask.c node.c rows.c))
+$(BUILD)/fuzz/fuzz_ggml: $(call obj,$(addprefix adapters/ggml/,attend.c call.c mask.c node.c pages.c rows.c))
 
 .SECONDARY: $(call obj,$(TEST_SRC) $(FUZZ_SRC))
 

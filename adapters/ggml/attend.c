@@ -26,6 +26,7 @@ void attend_free(attend_state *s) {
                                              &s->k_rows, &s->v_rows, &s->lens};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) free(buffers[i]->data);
     free(s->distances_end ? s->distances_end - s->num_distances : NULL);
+    pages_free(s->pages);
 }
 
 /* ---- ALiBi ---- */
@@ -276,6 +277,7 @@ static bool attend_streams(attend_state *s, ggml_call *c, const char **reason) {
 }
 
 bool attend(attend_state *s, const ggml_node *n, const char **reason) {
+    pages_ask(&s->pages, n);
     for (int64_t stream = 0; stream < n->streams;) {
         ggml_call c = {.node = n, .first = stream};
         if (!attend_streams(s, &c, reason)) return false;

@@ -3,6 +3,7 @@
 #define ATTUNE_GGML_ATTEND_H
 
 #include "node.h"
+#include "pages.h"
 #include "runner.h"
 
 /* Threads and buffers of one backend, used by one call at a time. All zeros is the initial state. */
@@ -16,6 +17,7 @@ typedef struct attend_state {
     float slopes_bias;
     uint16_t *distances_end; /* of mask_distances */
     int64_t num_distances;
+    pages *pages;
 } attend_state;
 
 /* Computes the node. false: attune cannot; *reason says why, and a part of the result may have been written. */

@@ -26,6 +26,9 @@ typedef struct ggml_host {
     void (*ggml_log_internal)(int level, const char *format, ...); /* NULL: nothing is logged */
     bool (*ggml_backend_buft_is_host)(ggml_buffer_type *type);
     ggml_buffer_type *(*ggml_backend_cpu_buffer_type)(void);
+    ggml_buffer_type *(*ggml_backend_buffer_get_type)(void *buffer);
+    void *(*ggml_backend_buffer_get_base)(void *buffer);
+    size_t (*ggml_backend_buffer_get_size)(void *buffer);
     ggml_backend *(*ggml_backend_init_by_type)(int type, const char *params);
     void (*ggml_backend_free)(ggml_backend *backend);
     int (*ggml_backend_graph_compute)(ggml_backend *backend, ggml_graph *graph);

@@ -17,6 +17,9 @@ const char *ggml_type_name(int type);
 void ggml_log_internal(int level, const char *format, ...);
 bool ggml_backend_buft_is_host(ggml_buffer_type *type);
 ggml_buffer_type *ggml_backend_cpu_buffer_type(void);
+ggml_buffer_type *ggml_backend_buffer_get_type(void *buffer);
+void *ggml_backend_buffer_get_base(void *buffer);
+size_t ggml_backend_buffer_get_size(void *buffer);
 ggml_backend *ggml_backend_init_by_type(int type, const char *params);
 void ggml_backend_free(ggml_backend *backend);
 int ggml_backend_graph_compute(ggml_backend *backend, ggml_graph *graph);
@@ -50,6 +53,12 @@ void ggml_log_internal(int level, const char *format, ...) {
 static char cpu_memory;
 bool ggml_backend_buft_is_host(ggml_buffer_type *type) { return (char *)type == &cpu_memory; }
 ggml_buffer_type *ggml_backend_cpu_buffer_type(void) { return (ggml_buffer_type *)&cpu_memory; }
+
+ggml_buffer_type *ggml_backend_buffer_get_type(void *buffer) {
+    return ((const fake_buffer *)buffer)->is_foreign ? NULL : ggml_backend_cpu_buffer_type();
+}
+void *ggml_backend_buffer_get_base(void *buffer) { return ((const fake_buffer *)buffer)->base; }
+size_t ggml_backend_buffer_get_size(void *buffer) { return ((const fake_buffer *)buffer)->size; }
 
 static ggml_reg cpu_reg;
 static ggml_device cpu_device = {.reg = &cpu_reg};

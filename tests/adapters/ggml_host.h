@@ -17,6 +17,13 @@ typedef struct fake_ggml {
 } fake_ggml;
 extern fake_ggml fake;
 
+/* What a tensor's `buffer` may be; NULL: the plug-in is told nothing about its memory. */
+typedef struct fake_buffer {
+    void *base;
+    size_t size;
+    bool is_foreign; /* its type is not that of the CPU's memory */
+} fake_buffer;
+
 /* As first seen by a plug-in. */
 void fake_reset(void);
 
