@@ -186,7 +186,7 @@ good "what the page says to type works" in_tree "$work/blocks"
 
 # The pages by task, and of operators of their own. Those with Python need NumPy.
 for page in engine-attention serving production quantised-caches same-bits your-mask tune-and-sweep linear-attention \
-    mla sparse-index python costs numerics; do
+    mla sparse-index sparse-attention python costs numerics; do
     mkdir "$work/$page"
     take_blocks "docs/$page.md" "$work/$page"
     if compgen -G "$work/$page/*.python" >/dev/null && ! python3 -c 'import numpy' 2>"$work/stderr"; then
