@@ -111,9 +111,6 @@ done
 for dim in 64 80 96 112 128 256; do
 	for dtype in bf16 $([ "${1-}" = bf16 ] || echo f32 f16); do
 		steps "" "" $([ "${1-}" = bf16 ] || echo ,reproducible=1)
-		# Sinks keep the bits of calls without them only if the scale is a power of two (scales_exactly).
-		[ $dim != 128 ] || [ "${1-}" = bf16 ] ||
-			echo "step_${dtype}_128_many_alone: $step,reproducible=1" | sed s/,sinks=1//
 		[ $dtype = f16 ] || [ "${1-}" = bf16 ] || steps _i8 ,kv_dtype=i8,kv_scales=token
 		# Models with caps have these widths. Their numbers go beyond those of f16.
 		case ${dtype}_$dim in bf16_128 | bf16_256 | f32_128 | f32_256) steps _cap ",logits_soft_cap=$CAP" ;; esac

@@ -11,7 +11,6 @@
 #include "problem/signature.h"
 
 #include <dlfcn.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -230,13 +229,6 @@ static bool ends_at_last(const attune_problem *p) {
     return !mha_positions_matter(p) || (mha_is_bottom_right(p) && !p->causal_offset && !p->has_causal_offsets);
 }
 
-/* A kernel with sinks scales scores before the softmax takes their maximum, and others in the softmax. Whether that
- * rounds the same: if the scale is a power of two. */
-static bool scales_exactly(const attune_problem *p) {
-    int exponent;
-    return !p->has_softmax_scale && frexp(p->softmax_scale, &exponent) == 0.5;
-}
-
 /* Group size, page size, window, soft cap, sinks and appending are arguments. A batch that is not ragged and keys
  * without pages get lists, made for the call, that say the same. */
 static bool has_step(const search *s, attune_problem open) {
@@ -244,8 +236,7 @@ static bool has_step(const search *s, attune_problem open) {
     const int64_t group = p->num_heads / p->num_kv_heads, queries = mha_most_queries(p);
     if ((p->page_size & (p->page_size - 1)) || !ends_at_last(p) || p->logits_soft_cap >= LARGE_CAP) return false;
     s->found->folds_group = false;
-    open.is_general = open.is_causal = open.is_ragged = open.has_kv_lens = 1;
-    open.has_sinks = !p->reproducible || p->has_sinks || scales_exactly(p);
+    open.is_general = open.is_causal = open.is_ragged = open.has_kv_lens = open.has_sinks = 1;
     open.window_left = ANY_WINDOW;
     if (p->logits_soft_cap > 0) open.logits_soft_cap = ANY_CAP;
     open.causal_align = ATTUNE_BOTTOM_RIGHT;

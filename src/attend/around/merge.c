@@ -79,8 +79,7 @@ static void store_merged(const mha_context *c, const mha_parts *parts, const ir_
     const ir_expr *sum = ir_load(b, total);
     if (parts->sink) sum = ir_let(b, "sum_of_keys", sum);
     const ir_expr *whole = ir_let(b, "whole", mha_sum_with_sink(c, sum, parts->sink));
-    max = mha_max_with_sink(c, max, parts->sink);
-    if (lse) mha_store(c, ir_at(b, lse, 1, 3, index[0], index[1], index[2]), mha_log_sum(c, max, whole));
+    if (lse) mha_store(c, ir_at(b, lse, 1, 3, index[0], index[1], index[2]), mha_log_sum(c, max, whole, parts->sink));
     mha_store_divided(c, out, index, value, ir_idx(b, 0), c->p->head_dim_v, whole);
 }
 

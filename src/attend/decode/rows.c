@@ -72,8 +72,8 @@ static void store_row(d_lanes *d, const ir_expr *r) {
     if (sink) sum = ir_let(b, "sum_of_keys", sum);
     sum = ir_let(b, "total", mha_sum_with_sink(c, sum, sink));
     if (c->lse) {
-        const ir_expr *max = mha_max_with_sink(c, ir_load(b, ir_at(b, d->row_max, 1, 1, r)), sink);
-        mha_store(c, ir_at(b, c->lse, 1, 3, d->sequence.batch, row.head, row.token), mha_log_sum(c, max, sum));
+        const ir_expr *max = ir_load(b, ir_at(b, d->row_max, 1, 1, r));
+        mha_store(c, ir_at(b, c->lse, 1, 3, d->sequence.batch, row.head, row.token), mha_log_sum(c, max, sum, sink));
     }
     const ir_expr *const index[] = {d->sequence.batch, row.head, row.token};
     mha_store_divided(c, c->out, index, d->o, r, c->p->head_dim_v, sum);

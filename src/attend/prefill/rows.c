@@ -161,7 +161,7 @@ static void invert_sums(q_lanes *c, const ir_expr *stripe) {
             const ir_expr *exact = sum;
             if (c->lse_sum != c->row_sum)
                 exact = total_with_sink(c, ir_load(b, ir_at(b, c->lse_sum, lanes, 2, stripe, at)), sink);
-            ir_store(b, row_max, mha_log_sum(c->m, mha_max_with_sink(c->m, ir_load(b, row_max), sink), exact));
+            ir_store(b, row_max, mha_log_sum(c->m, ir_load(b, row_max), exact, sink));
         }
         const ir_expr *none = ir_eq(b, sum, ql_splat(c, 0));
         ir_store(b, row_sum, ir_select(b, none, ql_splat(c, 0), ir_div(b, ql_splat(c, 1), sum)));

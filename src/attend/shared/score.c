@@ -73,8 +73,8 @@ const ir_expr *mha_hide(const mha_context *c, const ir_expr *sees, const ir_expr
 /* ---- softmax_scale ---- */
 
 bool mha_has_natural_scores(const attune_problem *p) {
-    return p->logits_soft_cap > 0 || p->has_alibi_slopes || p->attn_bias_dims[3] || p->has_sinks || p->score_mod[0] ||
-           p->op == ATTUNE_MERGE || p->op == ATTUNE_WEIGHTS;
+    return p->logits_soft_cap > 0 || p->has_alibi_slopes || p->attn_bias_dims[3] || p->score_mod[0] ||
+           (p->has_sinks && p->integer) || p->op == ATTUNE_MERGE || p->op == ATTUNE_WEIGHTS;
 }
 
 /* The scale as c->elem, which may round it to 0. (Such a scale must be treated as 0: a hidden key's difference is

@@ -3,6 +3,7 @@
 #include "attend/shared/softmax.h"
 #include "attend/shared/score.h"
 
+#include <float.h>
 #include <math.h>
 
 /* ---- Exponentials ---- */
@@ -111,34 +112,29 @@ void mha_join_sum(const mha_context *c, const ir_access *sum, const ir_buffer *l
     if (at) ir_store(c->b, at, new.lost);
 }
 
-/* ---- The end ---- */
-
-const ir_expr *mha_log_sum(const mha_context *c, const ir_expr *base, const ir_expr *sum) {
-    if (!sum) return NULL;
-    const int lanes = sum->type.lanes;
-    const ir_expr *log = ir_mul(c->b, mha_math(c, IR_LOG2, sum), mha_number(c, M_LN2, lanes));
-    return mha_madd(c, base, ir_splat(c->b, mha_score_scale(c), lanes), log);
-}
-
 /* ---- Sinks ---- */
 
 static const ir_expr *is_usual(const mha_context *c, const ir_expr *sink) {
     return ir_lt(c->b, sink, mha_number(c, INFINITY, sink->type.lanes));
 }
 
+/* A quotient beyond the largest number would leave the row without a base. */
 const ir_expr *mha_first_sink(const mha_context *c, const ir_expr *sink) {
+    ir_builder *b = c->b;
     if (!sink) return NULL;
-    return ir_let(c->b, "first_max", ir_select(c->b, is_usual(c, sink), sink, mha_number(c, -INFINITY, 1)));
+    const int lanes = sink->type.lanes;
+    const ir_expr *first = ir_select(b, is_usual(c, sink), sink, mha_number(c, -INFINITY, lanes));
+    if (!c->is_natural) {
+        const ir_expr *largest = mha_number(c, c->elem == IR_F64 ? DBL_MAX : FLT_MAX, lanes);
+        first = ir_min(b, ir_div(b, first, ir_splat(b, mha_score_scale(c), lanes)), largest);
+    }
+    return ir_let(b, "first_max", first);
 }
 
 const ir_expr *mha_first_sum(const mha_context *c, const ir_expr *first_sink) {
     if (!first_sink) return NULL;
     const ir_expr *none = ir_eq(c->b, first_sink, mha_number(c, -INFINITY, 1));
     return ir_select(c->b, none, mha_number(c, 0, 1), mha_number(c, 1, 1));
-}
-
-const ir_expr *mha_max_with_sink(const mha_context *c, const ir_expr *max, const ir_expr *sink) {
-    return sink ? ir_select(c->b, is_usual(c, sink), max, sink) : max;
 }
 
 const ir_expr *mha_sum_with_sink(const mha_context *c, const ir_expr *sum, const ir_expr *sink) {
@@ -148,4 +144,18 @@ const ir_expr *mha_sum_with_sink(const mha_context *c, const ir_expr *sum, const
     const ir_expr *empty = ir_eq(b, sum, mha_number(c, 0, lanes));
     const ir_expr *other = ir_select(b, empty, mha_number(c, 1, lanes), ir_add(b, sum, sink));
     return ir_select(b, is_usual(c, sink), sum, other);
+}
+
+/* ---- The end ---- */
+
+const ir_expr *mha_log_sum(const mha_context *c, const ir_expr *max, const ir_expr *sum, const ir_expr *sink) {
+    ir_builder *b = c->b;
+    if (!sum) return NULL;
+    const int lanes = sum->type.lanes;
+    const ir_expr *log = ir_mul(b, mha_math(c, IR_LOG2, sum), mha_number(c, M_LN2, lanes));
+    if (sink) log = ir_let(b, "log", log);
+    const ir_expr *by_keys = mha_madd(c, max, ir_splat(b, mha_score_scale(c), lanes), log);
+    if (!sink) return by_keys;
+    const ir_expr *is_larger = ir_and(b, is_usual(c, sink), ir_lt(b, mha_first_sink(c, sink), max));
+    return ir_select(b, is_larger, by_keys, ir_add(b, sink, log));
 }

@@ -58,21 +58,22 @@ void mha_join_sum(const mha_context *c, const ir_access *sum, const ir_buffer *l
                   const ir_expr *term);
 const ir_expr *mha_load_sum(const mha_context *c, const ir_access *sum, const ir_buffer *lost);
 
-/* ---- The end ---- */
-
-/* scale * base + ln(sum): the logarithm of the sum of exponentials. -inf if sum is 0. Any lanes. */
-const ir_expr *mha_log_sum(const mha_context *c, const ir_expr *base, const ir_expr *sum);
-
 /* ---- A sink: the logit of one more key, which comes before all others and has the value 0 ----
  *
  * A sink of +inf or NaN joins at the end instead: the sum of a row with a visible key becomes +inf (so its output
  * becomes 0) or NaN. The output of a row without a visible key is 0 in any case, and its LSE is the sink. */
 
-/* The maximum that a row begins with, and its sum of exponentials with that base. */
+/* The maximum that a row begins with, which is the sink in the units of scores, and its sum of exponentials with that
+ * base. A sink of -inf changes no bit of a row. */
 const ir_expr *mha_first_sink(const mha_context *c, const ir_expr *sink);
 const ir_expr *mha_first_sum(const mha_context *c, const ir_expr *first_sink);
-/* The maximum and the sum over all keys and the sink; unchanged if `sink` is NULL. Any lanes. */
-const ir_expr *mha_max_with_sink(const mha_context *c, const ir_expr *max, const ir_expr *sink);
+/* The sum over all keys and the sink; unchanged if `sink` is NULL. Any lanes. */
 const ir_expr *mha_sum_with_sink(const mha_context *c, const ir_expr *sum, const ir_expr *sink);
+
+/* ---- The end ---- */
+
+/* scale * max + ln(sum): the logarithm of the sum of exponentials, with the sink if it is not NULL. -inf if sum is 0.
+ * If no score is above the sink, it is sink + ln(sum). Any lanes. */
+const ir_expr *mha_log_sum(const mha_context *c, const ir_expr *max, const ir_expr *sum, const ir_expr *sink);
 
 #endif
