@@ -148,6 +148,8 @@ class AttuneImpl(CPUAttentionBackendImpl):
         kv_sharing_target_layer_name: str | None = None,
         sinks: torch.Tensor | None = None,
     ) -> None:
+        if kv_cache_dtype not in AttuneBackend.supported_kv_cache_dtypes:
+            raise ValueError(f"kv_cache_dtype is {kv_cache_dtype!r}: neither attune nor vLLM has a kernel for CPUs")
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         super().__init__(
             num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype, logits_soft_cap,

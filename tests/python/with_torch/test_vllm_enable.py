@@ -181,6 +181,13 @@ def test_what_stock_computes(backend):
     assert [call[0] for call in sharing.calls] == ["forward"]
 
 
+@pytest.mark.parametrize("cache", ["int4_per_token_head", "nvfp4", "foo"])
+def test_caches_that_nobody_has(backend, cache):
+    """vLLM does not look, and its kernels would compute something."""
+    with pytest.raises(ValueError, match=f"kv_cache_dtype is '{cache}': neither attune nor vLLM"):
+        make(backend, Requests(4, 2, 32, torch.float32), kv_cache_dtype=cache)
+
+
 def test_layers_of_both_kinds(backend):
     """One layer that attune computes and one that it does not, in one group, have the same metadata."""
     r, other = Requests(4, 2, 32, torch.float32), Requests(4, 2, 32, torch.float32)
