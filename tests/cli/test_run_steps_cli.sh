@@ -40,6 +40,21 @@ expect "f16 of a convolution" 0 "$judged" "$attune" run "${conv[0]},dtype=f16" "
 expect "the time is that of a step alone" 0 '"median_us": [0-9]{1,3}\.[0-9]' "$attune" run op=conv,channels=8,taps=2 \
     --sizes seq=1,num_states=1000000 --json
 
+# says_flops NAME FLOPS OPTION…: the speed times the time, the operations of a step, rounded as JSON rounds both.
+says_flops() {
+    local name=$1 wanted=$2
+    shift 2
+    "$attune" run --json "$@" >"$work/stdout" 2>"$work/stderr" &&
+        awk -v wanted="$wanted" -F '[:,]' '/"median_us"/ { us = $2 } /"gflops"/ { speed = $2 }
+            END { ratio = us * speed * 1000 / wanted; exit !(ratio > 0.999 && ratio < 1.001) }' "$work/stdout"
+    report $? "$name"
+}
+for form in by_cost absorbed; do
+    says_flops "operations of MLA: one token, $form" 38656 "${mla[0]},form=$form" --sizes seq=1,seq_kv=100
+done
+says_flops "operations of MLA: one token, unabsorbed" 431360 "${mla[0]},form=unabsorbed" --sizes seq=1,seq_kv=100
+says_flops "operations of MLA: a prompt" 1793600 "${mla[0]}" --sizes seq=100
+
 # ---- A wrong result ----
 
 cat >"$work/spoil.c" <<'C'

@@ -61,7 +61,8 @@ typedef struct step_operator {
     attune_status (*run)(step_call *c, bool is_interpreted);
     bool has_interpreter, has_pairs; /* has_pairs: products of bf16 are of pairs, where the CPU has the instruction */
     void (*destroy)(step_call *c);
-    double (*flops)(const step_call *c); /* multiplications and additions of a run */
+    double (*flops)(const step_call *c);           /* multiplications and additions of a run */
+    double (*reference_flops)(const step_call *c); /* those of the f64 reference. NULL: as many */
     /* Adds what differs from an f64 reference, by step_compare. */
     bool (*judge)(step_call *c);
 } step_operator;

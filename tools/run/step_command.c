@@ -59,13 +59,14 @@ static void find_speed(step_call *c, const attune_context *context) {
 
 /* The interpreter does some 20 million operations in a second, and the reference some more. */
 static bool can_check(const step_call *c) {
-    const double speed = 20e6, most = 600, seconds = c->of->flops(c) / speed;
+    const double flops = c->of->reference_flops ? c->of->reference_flops(c) : c->of->flops(c);
+    const double speed = 20e6, most = 600, seconds = flops / speed;
     char text[TABLE_NUMBER_BYTES];
     if (!c->o->check || seconds <= most) return true;
     tool_error(
         "--check would take about %s: this step has %.3g operations, which the interpreter and the f64 reference "
         "compute one by one; take smaller sizes, of up to %.2g operations",
-        table_duration(seconds, text), c->of->flops(c), speed * most);
+        table_duration(seconds, text), flops, speed * most);
     return false;
 }
 

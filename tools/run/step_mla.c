@@ -100,19 +100,30 @@ static attune_status run(step_call *c, bool is_interpreted) {
 
 static void destroy(step_call *c) { attune_mla_destroy(c->object); }
 
-/* By the unabsorbed form, for which all keys and values are computed. */
-static double flops(const step_call *c) {
+/* In one form of the two. */
+static double flops_by(const step_call *c, bool is_absorbed) {
     const attune_mla_desc *const d = desc_of(c);
     const double heads = (double)d->num_heads, e = (double)d->qk_rope_head_dim, embed = (double)d->embed_dim;
-    const double dim = (double)d->qk_nope_head_dim + e, v = (double)d->v_head_dim, rank = (double)d->kv_lora_rank;
+    const double n = (double)d->qk_nope_head_dim, v = (double)d->v_head_dim, rank = (double)d->kv_lora_rank;
     const double low = (double)d->q_lora_rank, seq = (double)step_size_of(c, "seq"),
                  keys = (double)step_size_of(c, "seq_kv");
-    const double of_q = low > 0 ? low * (embed + heads * dim) : embed * heads * dim;
+    const double of_q = low > 0 ? low * (embed + heads * (n + e)) : embed * heads * (n + e);
     const double token = of_q + embed * (rank + e) + heads * v * (double)d->out_dim;
     const double pairs = seq * keys - seq * (seq - 1) / 2;
-    return 2 * (double)step_size_of(c, "batch") *
-           (seq * token + keys * heads * rank * (dim - e + v) + pairs * heads * (dim + v));
+    const double of_head =
+        is_absorbed ? seq * rank * (n + v) + pairs * (2 * rank + e) : keys * rank * (n + v) + pairs * (n + e + v);
+    return 2 * (double)step_size_of(c, "batch") * (seq * token + heads * of_head);
 }
+
+/* A step is computed in the form of the description, else in the one that takes fewer. */
+static double flops(const step_call *c) {
+    const attune_mla_form form = desc_of(c)->form;
+    const double absorbed = flops_by(c, true), unabsorbed = flops_by(c, false);
+    if (form == ATTUNE_MLA_BY_COST) return absorbed < unabsorbed ? absorbed : unabsorbed;
+    return form == ATTUNE_MLA_ABSORBED ? absorbed : unabsorbed;
+}
+
+static double reference_flops(const step_call *c) { return flops_by(c, false); }
 
 /* ---- The reference ---- */
 
@@ -165,4 +176,5 @@ static bool judge(step_call *c) {
     return good;
 }
 
-const step_operator step_mla = {STEP_OPERATOR(&mla_table), .follow = follow, .has_pairs = true};
+const step_operator step_mla = {STEP_OPERATOR(&mla_table), .follow = follow, .has_pairs = true,
+                                .reference_flops = reference_flops};
