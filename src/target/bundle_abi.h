@@ -15,7 +15,7 @@ enum { AT_BUNDLE_VERSION = 3 };
 typedef int32_t at_bundle_offset;
 
 static inline const void *at_bundle_to(const at_bundle_offset *offset) {
-    return *offset ? (const char *)offset + *offset : NULL;
+    return *offset ? (const void *)((uintptr_t)offset + (uintptr_t)(intptr_t)*offset) : NULL;
 }
 
 typedef struct at_bundle_phase {
