@@ -55,7 +55,7 @@ static void add_cache(char *text, char which, ggml_cache cache) {
     if (mark) *mark = which;
 }
 
-/* Whether products may round to bf16. For quantised K ggml itself rounds queries to 8 bits, which loses more. */
+/* Whether products may round to bf16. For quantised K ggml itself rounds queries to 8 bits, which loses as much. */
 static bool may_round(const ggml_kind *k) {
     return k->k_cache == GGML_Q8_0 || k->k_cache == GGML_Q4_0 || k->k_cache == GGML_Q4_1;
 }
