@@ -64,9 +64,9 @@ typedef struct attune_attention_desc {
     double softmax_scale;   /* ATTUNE_DEFAULT_SCALE: 1 / sqrt(head_dim) */
     attune_kv kv;
     int64_t page_size;      /* keys of a page, with ATTUNE_KV_PAGED */
-    attune_dtype kv_dtype;  /* type of the caches; with ATTUNE_KV_TENSORS, of k and v. Default: dtype. Caches may also
-                             * be i8, f8 or i4 */
-    attune_scales kv_scales;/* of quantised caches; see attune/types.h */
+    attune_dtype kv_dtype;  /* type of the caches; with ATTUNE_KV_TENSORS, of k and v. Default: dtype. May also be
+                             * i8, f8 or i4, which are quantised */
+    attune_scales kv_scales;/* of quantised keys and values; see attune/types.h */
     int appends;            /* 1: k and v of a step are written behind each sequence's cached keys, and then attended
                              * to with them. kv_lens count them */
     int has_lse;            /* 1: lse, the logarithm of the sum of exponentials, is written, too */
@@ -74,8 +74,9 @@ typedef struct attune_attention_desc {
     const char *extra;      /* NULL, or more of the problem: "logits_soft_cap=30,sinks=1". A field that it names counts,
                              * whatever the member above says. What steps depend on (op, batch, lengths, ragged,
                              * kv_lens, page_size, embed_dim) is refused. Its tensors are the step's bindings */
-    int64_t deadline_us;    /* microseconds that a step may wait for a compile; until it ends, a slower fallback
-                             * computes. 0: never waits. -1: ATTUNE_DEADLINE_US, else as long as it takes */
+    int64_t deadline_us;    /* a step waits at most so many microseconds for a compile. After them a fallback computes,
+                             * more slowly, until the kernel is there. 0: no step waits. -1: ATTUNE_DEADLINE_US, else it
+                             * waits as long as the compile takes */
 } attune_attention_desc;
 
 #ifdef __cplusplus
@@ -126,8 +127,9 @@ typedef struct attune_step {
     attune_view q;
     attune_view k, v;               /* ATTUNE_KV_TENSORS: the keys; appends: those to append, as many as queries */
     attune_mutable_view k_cache, v_cache;   /* written to only if the attention appends */
-    attune_mutable_view k_scale, v_scale;   /* f32, of quantised caches. In every layout: of heads [kv_heads], of
-                                             * tokens [batch or pages, kv_heads, keys], of groups one dim more */
+    attune_mutable_view k_scale, v_scale;   /* f32, of quantised keys and values. In every layout: of heads
+                                             * [kv_heads], of tokens [batch or pages, kv_heads, keys], of groups one
+                                             * dim more */
     attune_mutable_view out;        /* [.., head_dim_v] */
     attune_mutable_view lse;        /* has_lse: f32 [batch, heads, seq_q], thd [heads, tokens]; token stride 1 if
                                      * contiguous */
@@ -191,7 +193,7 @@ ATTUNE_CHECKED attune_status attune_step_plan_create(attune_attention *attention
 /* Equals attune_attention_run of a step with the plan's lengths and tables, bit for bit. What may change from run to
  * run: all tensors, their strides, the bindings, max_threads, runner, cancel and workspace. Members that the plan fixes
  * are not read; caches must have at least num_pages pages. The first run divides the work, and compiles missing
- * kernels; runs with its strides share that. Thread-safe, also for runs of one plan at once. */
+ * kernels; later runs with the same strides use that. Thread-safe, also for runs of one plan at once. */
 ATTUNE_CHECKED attune_status attune_step_plan_run(const attune_step_plan *plan, const attune_step *step);
 
 /* Bytes of workspace with which attune_step_plan_run of this step allocates nothing, if all runs have its strides. Data

@@ -51,7 +51,7 @@ typedef enum attune_linear_rule {
 
 /* The granularity of the decay. */
 typedef enum attune_linear_decay {
-    ATTUNE_DECAY_NONE = 0, /* the rules linear and delta need it */
+    ATTUNE_DECAY_NONE = 0, /* the only one that the rules linear and delta take */
     ATTUNE_DECAY_HEAD,     /* one for each head of v */
     ATTUNE_DECAY_KEY,      /* one for each of its head_dim rows of the state */
     ATTUNE_DECAY_COUNT
