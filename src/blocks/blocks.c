@@ -24,24 +24,24 @@ const at_described_op blk_described = {AT_DESCRIBED_OP(blocks, BLOCKS, &blk_tabl
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-static attune_status find_form(const attune_blocks_desc *d, int64_t seq_kv, uint32_t *form, at_error *err) {
+static attune_status find_kernel(const attune_blocks_desc *d, int64_t seq_kv, uint32_t *which, at_error *err) {
     const int64_t columns = ceil_div(seq_kv, d->block_size);
-    *form = 0;
-    while (*form < BLK_NUM_FORMS - 1 && columns > blk_columns[*form]) ++*form;
-    if (columns <= blk_columns[*form]) return ATTUNE_OK;
+    *which = 0;
+    while (*which < BLK_NUM_KERNELS - 1 && columns > blk_columns[*which]) ++*which;
+    if (columns <= blk_columns[*which]) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%lld keys are %lld key blocks; there may be %lld", (long long)seq_kv,
-                   (long long)columns, (long long)blk_columns[*form]);
+                   (long long)columns, (long long)blk_columns[*which]);
 }
 
 attune_status attune_blocks_prepare(attune_blocks *blocks, int64_t seq_kv) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_kernel *kernel;
-    uint32_t form;
+    uint32_t which;
     if (!blocks)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_blocks_prepare was given NULL");
-    else if (!at_check_size("seq_kv", seq_kv, 1, INT32_MAX, &err) && !find_form(&blocks->desc, seq_kv, &form, &err))
-        at_described_kernel(&blocks->described, form, &kernel, &err);
+    else if (!at_check_size("seq_kv", seq_kv, 1, INT32_MAX, &err) && !find_kernel(&blocks->desc, seq_kv, &which, &err))
+        at_described_kernel(&blocks->described, which, &kernel, &err);
     return at_report(&err);
 }
 
@@ -116,13 +116,13 @@ static double flops_of(const call *c) {
 static attune_status run(at_described *object, const void *given, bool is_interpreted, at_error *err) {
     attune_blocks_step s;
     call c = {.d = &((attune_blocks *)object)->desc, .step = &s};
-    uint32_t form;
+    uint32_t which;
     if (at_copy_in(&blk_described.step, given, &s, err) || check_step(c.d, &s, err) || !s.batch || !s.seq_q ||
-        !s.seq_kv || describe(&c, err) || find_form(c.d, s.seq_kv, &form, err))
+        !s.seq_kv || describe(&c, err) || find_kernel(c.d, s.seq_kv, &which, err))
         return err->status;
     const at_described_call called = {c.buffers, c.num_buffers, c.scalars, flops_of(&c)};
     const at_described_step how = {s.runner, s.max_threads, s.cancel, is_interpreted};
-    return at_described_execute(object, form, &called, &how, err);
+    return at_described_execute(object, which, &called, &how, err);
 }
 
 AT_DESCRIBED_FUNCTIONS(blocks, blk_described)

@@ -47,7 +47,8 @@ static attune_status settle(void *desc, at_error *err) {
 static const at_described_field fields[] = {AT_SIZE(num_heads), AT_SIZE(num_kv_heads),   AT_SIZE(head_dim),
                                             AT_DTYPE(dtype),    AT_SIZE(block_size),     AT_SIZE(stride),
                                             AT_FLAG(is_causal), AT_NUMBER(softmax_scale)};
-static const char *const forms[BLK_NUM_FORMS] = {"64", "512", "4096", "32768"};
+static const char *const kernels[BLK_NUM_KERNELS] = {"64", "512", "4096", "32768"};
 
 const at_desc_table blk_table = {AT_DESC_TABLE(blocks, BLOCKS, &initial, sizeof(attune_blocks_desc)),
-                                 .what = "estimator", .forms = forms, .num_forms = BLK_NUM_FORMS, .settle = settle};
+                                 .what = "estimator", .kernels = kernels, .num_kernels = BLK_NUM_KERNELS,
+                                 .settle = settle};

@@ -22,7 +22,7 @@
 const attune_choice blk_choices[BLK_NUM_CHOICES] = {
     {.name = "keys", .values = (const int32_t[]){4, 8}, .num_values = 2, .usual = 8}};
 
-const int64_t blk_columns[BLK_NUM_FORMS] = {64, 512, 4096, 32768};
+const int64_t blk_columns[BLK_NUM_KERNELS] = {64, 512, 4096, 32768};
 
 /* ---- State of the writer ---- */
 
@@ -46,10 +46,10 @@ typedef struct writer {
 
 static bool read_problem(writer *x, const char *problem) {
     attune_blocks_desc d;
-    uint32_t form;
-    if (!at_described_read(&blk_described, problem, &d, &form)) return false;
+    uint32_t which;
+    if (!at_described_read(&blk_described, problem, &d, &which)) return false;
     x->heads = d.num_heads, x->kv = d.num_kv_heads, x->dim = d.head_dim, x->block = d.block_size, x->stride = d.stride;
-    x->columns = blk_columns[form], x->dtype = mha_dtype_name(d.dtype), x->causal = d.is_causal;
+    x->columns = blk_columns[which], x->dtype = mha_dtype_name(d.dtype), x->causal = d.is_causal;
     x->scale = d.softmax_scale;
     return true;
 }

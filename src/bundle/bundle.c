@@ -140,9 +140,9 @@ static attune_status take_description(at_bundle_plan *plan, const attune_bundle_
     for (uint32_t i = 0; i < parsed.count; i++) {
         at_bundle_part *const part = &plan->parts[plan->num_parts++];
         *part = (at_bundle_part){.name = name, .described = of};
-        at_described_print(of->table, &parsed.desc, parsed.forms[i], part->text);
+        at_described_print(of->table, &parsed.desc, parsed.kernels[i], part->text);
         if (parsed.count == 1) continue;
-        snprintf(part->made_name, sizeof part->made_name, "%.63s_%s", name, of->table->forms[parsed.forms[i]]);
+        snprintf(part->made_name, sizeof part->made_name, "%.63s_%s", name, of->table->kernels[parsed.kernels[i]]);
         part->name = part->made_name;
     }
     return ATTUNE_OK;
@@ -160,7 +160,7 @@ static attune_status take_all(at_bundle_plan *plan, const attune_bundle_options 
 
 static attune_status make(const attune_context *context, at_bundle_plan *plan, const attune_bundle_options *options,
                           const attune_bundle_kernel *kernels, size_t count, at_string files[2], at_error *err) {
-    const size_t most = count + options->num_descriptions * AT_MOST_FORMS;
+    const size_t most = count + options->num_descriptions * AT_MOST_KERNELS;
     attune_problem *problems = at_alloc(plan->allocator, (count + 1) * sizeof *problems);
     plan->parts = at_alloc(plan->allocator, most * sizeof *plan->parts);
     attune_status status = problems && plan->parts ? ATTUNE_OK : at_fail_memory(err, most * sizeof *plan->parts);

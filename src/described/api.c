@@ -25,7 +25,7 @@ attune_status attune_description_kernel(const char *text, size_t number, char *k
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "number is %zu; the text has %u kernels", number, parsed.count);
         return at_report(&err);
     }
-    at_described_print(parsed.of, &parsed.desc, parsed.forms[number], whole);
+    at_described_print(parsed.of, &parsed.desc, parsed.kernels[number], whole);
     const size_t bytes = strlen(whole) + 1;
     if (bytes > capacity)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "the text of the kernel has %zu bytes; there is room for %zu", bytes,
@@ -45,9 +45,9 @@ static attune_status settle(const char *function, attune_context *context, const
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "'%.200s' is no description of one of attune's operators", text);
     if (parsed.count > 1)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "'%.200s' has %u kernels; name one, such as kernel=%s", text,
-                       parsed.count, parsed.of->forms[parsed.forms[0]]);
+                       parsed.count, parsed.of->kernels[parsed.kernels[0]]);
     if (at_described_operator(at_described_op_of(text), context, &op, err)) return err->status;
-    at_described_print(parsed.of, &parsed.desc, parsed.forms[0], whole);
+    at_described_print(parsed.of, &parsed.desc, parsed.kernels[0], whole);
     *operation = at_own_operation(&op->own, whole);
     return ATTUNE_OK;
 }

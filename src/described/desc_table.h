@@ -1,7 +1,8 @@
 /* Descriptions of attune's described operators, and their text.
  *
- * An operator has a table (at_desc_table): the members of its struct, which kernels a description has ("forms"), and
- * what of the struct a form depends on. A kernel's problem is a text of those members:
+ * An operator has a table (at_desc_table): the members of its struct, which kernels a description has, and what of
+ * the struct each of them depends on. "which" is the number of one of these kernels. A kernel's problem is a text of
+ * those members:
  *
  *     op=conv,channels=1,taps=4,dtype=bf16,kernel=channels
  *
@@ -39,7 +40,7 @@ typedef struct at_described_field {
 #define AT_WORD(member, its_words)                                                                                     \
     {.name = #member, .offset = offsetof(DESC, member), .kind = AT_FIELD_WORD, .words = its_words}
 
-enum { AT_MOST_FORMS = 20 };
+enum { AT_MOST_KERNELS = 20 };
 
 typedef struct at_desc_table {
     const char *op;   /* in text: "linear"; also of the functions: attune_linear_create */
@@ -47,23 +48,22 @@ typedef struct at_desc_table {
     at_struct desc;
     const at_described_field *fields;
     size_t num_fields;
-    const char *const
-        *forms; /* words of `kernel` in text, by number; NULL: there is one form, which text does not name */
-    uint32_t num_forms;
+    const char *const *kernels; /* words of `kernel` in text, by number; NULL: there is one, which text does not name */
+    uint32_t num_kernels;
 
     /* Checks a description, and fills in its defaults. */
     attune_status (*settle)(void *desc, at_error *err);
-    /* Whether steps use a form. NULL: all of them. */
-    bool (*has_form)(const void *desc, uint32_t form);
-    /* Refuses a form of a text that does not compute the description. NULL: all do. */
-    attune_status (*check_form)(const void *desc, uint32_t form, at_error *err);
-    /* Sets members that the form's kernel does not depend on to a fixed value, so that such descriptions share it.
+    /* Whether steps use a kernel. NULL: all of them. */
+    bool (*has_kernel)(const void *desc, uint32_t which);
+    /* Refuses a kernel of a text that does not compute the description. NULL: all do. */
+    attune_status (*check_kernel)(const void *desc, uint32_t which, at_error *err);
+    /* Sets members that the kernel does not depend on to a fixed value, so that such descriptions share it.
      * NULL: it depends on all. */
-    void (*narrow)(void *desc, uint32_t form);
-    /* Replaces description and form by those of a kernel that computes this one, too, if there is such: tier 0 has
+    void (*narrow)(void *desc, uint32_t which);
+    /* Replaces description and kernel by those of a kernel that computes this one, too, if there is such: tier 0 has
      * them. What it gives may have a more general one in turn. Steps give the kernel the arguments that it takes
      * (attune_kernel's is_general). NULL: there is none. */
-    bool (*generalise)(void *desc, uint32_t *form);
+    bool (*generalise)(void *desc, uint32_t *which);
 } at_desc_table;
 
 /* The members that follow from its name. `least`: the size of the struct in the first version. */
@@ -91,17 +91,17 @@ enum { AT_DESCRIBED_TEXT = ATTUNE_DESCRIPTION_BYTES };
 
 /* The text of a settled description, and of one of its kernels. */
 void at_desc_print(const at_desc_table *of, const void *desc, char text[AT_DESCRIBED_TEXT]);
-void at_described_print(const at_desc_table *of, const void *desc, uint32_t form, char text[AT_DESCRIBED_TEXT]);
+void at_described_print(const at_desc_table *of, const void *desc, uint32_t which, char text[AT_DESCRIBED_TEXT]);
 
-/* Reads a caller's text into memory for the struct, and the number of the form that it names. Nothing is settled. */
-enum { AT_ALL_FORMS = -1 };
-attune_status at_desc_read(const at_desc_table *of, const char *text, void *desc, int32_t *form, at_error *err);
+/* Reads a caller's text into memory for the struct, and the number of the kernel that it names. Nothing is settled. */
+enum { AT_ALL_KERNELS = -1 };
+attune_status at_desc_read(const at_desc_table *of, const char *text, void *desc, int32_t *which, at_error *err);
 
-/* The kernels of a caller's text: of the form that it names, else of all forms that its description has. */
+/* The kernels of a caller's text: the one that it names, else all that its description has. */
 typedef struct at_described_text {
     const at_desc_table *of;
     at_any_desc desc; /* settled */
-    uint32_t forms[AT_MOST_FORMS], count;
+    uint32_t kernels[AT_MOST_KERNELS], count;
 } at_described_text;
 attune_status at_described_parse(const at_desc_table *of, const char *text, at_described_text *parsed, at_error *err);
 

@@ -1,4 +1,4 @@
-/* The life of a described operator: created from a description, its kernels made when a form is first needed, run by
+/* The life of a described operator: created from a description, its kernels made when they are first needed, run by
  * steps, destroyed with its kernels. */
 #include "described/described.h"
 
@@ -24,11 +24,11 @@ const at_described_op *at_described_op_of(const char *text) {
     return NULL;
 }
 
-bool at_described_read(const at_described_op *of, const char *text, void *desc, uint32_t *form) {
+bool at_described_read(const at_described_op *of, const char *text, void *desc, uint32_t *which) {
     at_error err = {0};
     int32_t number;
     if (at_desc_read(of->table, text, desc, &number, &err)) return false;
-    *form = number == AT_ALL_FORMS ? 0 : (uint32_t)number;
+    *which = number == AT_ALL_KERNELS ? 0 : (uint32_t)number;
     return true;
 }
 
@@ -40,11 +40,11 @@ static void *desc_of(at_described *object) { return (char *)object + object->of-
 static bool find_general(const char *problem, char general[AT_DESCRIBED_TEXT]) {
     const at_described_op *const of = at_described_op_of(problem);
     at_any_desc desc;
-    uint32_t form;
+    uint32_t which;
     const at_desc_table *const table = of->table;
-    if (!table->generalise || !at_described_read(of, problem, &desc, &form) || !table->generalise(&desc, &form))
+    if (!table->generalise || !at_described_read(of, problem, &desc, &which) || !table->generalise(&desc, &which))
         return false;
-    at_described_print(table, &desc, form, general);
+    at_described_print(table, &desc, which, general);
     return true;
 }
 
@@ -91,7 +91,7 @@ attune_status at_described_create(const at_described_op *of, attune_context *con
 }
 
 void at_described_release(at_described *object) {
-    for (int i = 0; i < AT_MOST_FORMS; i++) at_operator_release(&object->kernels[i]);
+    for (int i = 0; i < AT_MOST_KERNELS; i++) at_operator_release(&object->kernels[i]);
 }
 
 void at_described_destroy(at_described *object) {
@@ -102,12 +102,12 @@ void at_described_destroy(at_described *object) {
 
 /* ---- Kernels ---- */
 
-attune_status at_described_kernel(at_described *object, uint32_t form, attune_kernel **kernel, at_error *err) {
+attune_status at_described_kernel(at_described *object, uint32_t which, attune_kernel **kernel, at_error *err) {
     char text[AT_DESCRIBED_TEXT];
-    *kernel = atomic_load(&object->kernels[form].now);
-    if (*kernel && !atomic_load(&object->kernels[form].made_again_at)) return ATTUNE_OK;
-    at_described_print(object->of->table, desc_of(object), form, text);
-    return at_operator_kernel(object->op, text, &object->kernels[form], kernel, err);
+    *kernel = atomic_load(&object->kernels[which].now);
+    if (*kernel && !atomic_load(&object->kernels[which].made_again_at)) return ATTUNE_OK;
+    at_described_print(object->of->table, desc_of(object), which, text);
+    return at_operator_kernel(object->op, text, &object->kernels[which], kernel, err);
 }
 
 attune_status at_described_prepare(const at_described_op *of, at_described *object) {
@@ -115,9 +115,9 @@ attune_status at_described_prepare(const at_described_op *of, at_described *obje
     at_error err = {0};
     attune_kernel *kernel;
     if (!object) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_%s_prepare was given NULL", of->table->op);
-    for (uint32_t form = 0; form < of->table->num_forms && !err.status; form++)
-        if (!of->table->has_form || of->table->has_form(desc_of(object), form))
-            at_described_kernel(object, form, &kernel, &err);
+    for (uint32_t which = 0; which < of->table->num_kernels && !err.status; which++)
+        if (!of->table->has_kernel || of->table->has_kernel(desc_of(object), which))
+            at_described_kernel(object, which, &kernel, &err);
     return at_report(&err);
 }
 
@@ -136,10 +136,10 @@ attune_status at_described_execute_by(at_described *object, const attune_kernel 
     return at_operator_run(kernel, &run, step->is_interpreted, err);
 }
 
-attune_status at_described_execute(at_described *object, uint32_t form, const at_described_call *call,
+attune_status at_described_execute(at_described *object, uint32_t which, const at_described_call *call,
                                    const at_described_step *step, at_error *err) {
     attune_kernel *kernel;
-    const attune_status status = at_described_kernel(object, form, &kernel, err);
+    const attune_status status = at_described_kernel(object, which, &kernel, err);
     return status ? status : at_described_execute_by(object, kernel, call, step, err);
 }
 

@@ -30,7 +30,7 @@ struct at_described {
     const at_described_op *of;
     attune_context *context;
     attune_operator *op;
-    at_kept_kernel kernels[AT_MOST_FORMS];
+    at_kept_kernel kernels[AT_MOST_KERNELS];
 };
 
 /* ---- The functions of an operator: they report their status ---- */
@@ -39,7 +39,7 @@ attune_status at_described_init(const at_struct *type, void *object, size_t stru
 attune_status at_described_create(const at_described_op *of, attune_context *context, const void *desc, void *place,
                                   at_described **object);
 void at_described_destroy(at_described *object);
-attune_status at_described_prepare(const at_described_op *of, at_described *object); /* the kernels of all its forms */
+attune_status at_described_prepare(const at_described_op *of, at_described *object); /* all its kernels */
 attune_status at_described_run(const at_described_op *of, at_described *object, const void *step, bool is_interpreted);
 
 /* Defines attune_OP_desc_init, _step_init, _create, _destroy, _run and _run_interpreted. */
@@ -64,7 +64,7 @@ attune_status at_described_run(const at_described_op *of, at_described *object, 
         return at_described_run(&description, (at_described *)object, step, true);                                     \
     }
 
-/* Defines attune_OP_prepare, which gets the kernels of all forms. */
+/* Defines attune_OP_prepare, which gets all kernels. */
 #define AT_DESCRIBED_PREPARE(op, description)                                                                          \
     attune_status attune_##op##_prepare(attune_##op *object) {                                                         \
         return at_described_prepare(&description, (at_described *)object);                                             \
@@ -81,8 +81,8 @@ attune_status at_described_open(at_described *object, const at_described_op *of,
                                 at_error *err);
 void at_described_release(at_described *object);
 
-/* The kernel of a form, made at the first call. The object keeps it. */
-attune_status at_described_kernel(at_described *object, uint32_t form, attune_kernel **kernel, at_error *err);
+/* A kernel, made at the first call. The object keeps it. */
+attune_status at_described_kernel(at_described *object, uint32_t which, attune_kernel **kernel, at_error *err);
 
 /* Who works on a step, and what may end it. */
 typedef struct at_described_step {
@@ -100,14 +100,14 @@ typedef struct at_described_call {
     double flops;
 } at_described_call;
 
-attune_status at_described_execute(at_described *object, uint32_t form, const at_described_call *call,
+attune_status at_described_execute(at_described *object, uint32_t which, const at_described_call *call,
                                    const at_described_step *step, at_error *err);
 /* The same with a kernel that at_described_kernel gave; the next one that it gives may be another. */
 attune_status at_described_execute_by(at_described *object, const attune_kernel *kernel, const at_described_call *call,
                                       const at_described_step *step, at_error *err);
 
 /* Reads the text of a kernel, in its builder. desc: memory for the struct. false: the text is something else. */
-bool at_described_read(const at_described_op *of, const char *text, void *desc, uint32_t *form);
+bool at_described_read(const at_described_op *of, const char *text, void *desc, uint32_t *which);
 
 /* ---- The operators ---- */
 

@@ -69,13 +69,13 @@ void at_desc_print(const at_desc_table *of, const void *desc, char text[AT_DESCR
     print(of, desc, &(mha_writer){.text = text, .capacity = AT_DESCRIBED_TEXT});
 }
 
-void at_described_print(const at_desc_table *of, const void *desc, uint32_t form, char text[AT_DESCRIBED_TEXT]) {
+void at_described_print(const at_desc_table *of, const void *desc, uint32_t which, char text[AT_DESCRIBED_TEXT]) {
     at_any_desc narrow;
     mha_writer w = {.text = text, .capacity = AT_DESCRIBED_TEXT};
     memcpy(&narrow, desc, of->desc.bytes);
-    if (of->narrow) of->narrow(&narrow, form);
+    if (of->narrow) of->narrow(&narrow, which);
     print(of, &narrow, &w);
-    if (of->forms) mha_write(&w, ",kernel=%s", of->forms[form]);
+    if (of->kernels) mha_write(&w, ",kernel=%s", of->kernels[which]);
 }
 
 /* ---- Reading ---- */
@@ -83,7 +83,7 @@ void at_described_print(const at_desc_table *of, const void *desc, uint32_t form
 typedef struct reader {
     const at_desc_table *of;
     void *desc;
-    int32_t form;
+    int32_t which;
 } reader;
 
 static attune_status read_word(const mha_pair *pair, const char *const *words, int *value, at_error *err) {
@@ -139,7 +139,7 @@ static attune_status read_field(const mha_pair *pair, const at_described_field *
 static attune_status refuse_name(const at_desc_table *of, const mha_pair *pair, at_error *err) {
     const char *names[MOST_NAMES] = {"op"};
     int count = 1;
-    if (of->forms) names[count++] = "kernel";
+    if (of->kernels) names[count++] = "kernel";
     for (size_t i = 0; i < of->num_fields; i++) names[count++] = of->fields[i].name;
     const mha_suggestion suggestion = mha_suggest_name(pair, names, count);
     return at_fail(err, ATTUNE_INVALID_PROBLEM, "op=%s has no field '%.*s'%s", of->op,
@@ -149,25 +149,25 @@ static attune_status refuse_name(const at_desc_table *of, const mha_pair *pair, 
 static attune_status read_pair(void *user, const mha_pair *pair, at_error *err) {
     reader *const r = user;
     if (mha_key_is(pair, "op")) return ATTUNE_OK;
-    if (mha_key_is(pair, "kernel") && r->of->forms) {
-        const char *words[AT_MOST_FORMS + 1] = {NULL};
-        memcpy(words, r->of->forms, r->of->num_forms * sizeof *words);
-        return read_word(pair, words, &r->form, err);
+    if (mha_key_is(pair, "kernel") && r->of->kernels) {
+        const char *words[AT_MOST_KERNELS + 1] = {NULL};
+        memcpy(words, r->of->kernels, r->of->num_kernels * sizeof *words);
+        return read_word(pair, words, &r->which, err);
     }
     for (size_t i = 0; i < r->of->num_fields; i++)
         if (mha_key_is(pair, r->of->fields[i].name)) return read_field(pair, &r->of->fields[i], r->desc, err);
     return refuse_name(r->of, pair, err);
 }
 
-attune_status at_desc_read(const at_desc_table *of, const char *text, void *desc, int32_t *form, at_error *err) {
-    reader r = {of, desc, AT_ALL_FORMS};
+attune_status at_desc_read(const at_desc_table *of, const char *text, void *desc, int32_t *which, at_error *err) {
+    reader r = {of, desc, AT_ALL_KERNELS};
     if (of != at_desc_table_of(text))
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "'%.200s' does not begin with op=%s", text, of->op);
     memset(desc, 0, of->desc.bytes);
     if (of->desc.defaults) memcpy(desc, of->desc.defaults, of->desc.bytes);
     memcpy(desc, &of->desc.bytes, sizeof of->desc.bytes); /* its struct_size */
     const attune_status status = mha_for_each_pair(text, ATTUNE_INVALID_PROBLEM, read_pair, &r, err);
-    *form = r.form;
+    *which = r.which;
     return status;
 }
 
@@ -175,10 +175,10 @@ attune_status at_described_parse(const at_desc_table *of, const char *text, at_d
     int32_t only;
     parsed->of = of, parsed->count = 0;
     if (at_desc_read(of, text, &parsed->desc, &only, err) || of->settle(&parsed->desc, err)) return err->status;
-    if (of->check_form && only != AT_ALL_FORMS && of->check_form(&parsed->desc, (uint32_t)only, err))
+    if (of->check_kernel && only != AT_ALL_KERNELS && of->check_kernel(&parsed->desc, (uint32_t)only, err))
         return err->status;
-    for (uint32_t form = 0; form < of->num_forms; form++)
-        if (only == AT_ALL_FORMS ? !of->has_form || of->has_form(&parsed->desc, form) : (uint32_t)only == form)
-            parsed->forms[parsed->count++] = form;
+    for (uint32_t which = 0; which < of->num_kernels; which++)
+        if (only == AT_ALL_KERNELS ? !of->has_kernel || of->has_kernel(&parsed->desc, which) : (uint32_t)only == which)
+            parsed->kernels[parsed->count++] = which;
     return ATTUNE_OK;
 }

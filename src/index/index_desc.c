@@ -30,4 +30,4 @@ static const at_described_field fields[] = {AT_SIZE(num_heads), AT_SIZE(head_dim
                                             AT_SIZE(page_size), AT_FLAG(has_scores)};
 
 const at_desc_table idx_table = {AT_DESC_TABLE(index, INDEX, NULL, sizeof(attune_index_desc)), .what = "index",
-                                 .num_forms = 1, .settle = settle};
+                                 .num_kernels = 1, .settle = settle};

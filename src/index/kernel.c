@@ -45,8 +45,8 @@ int idx_rows(const attune_index_desc *d) {
 
 static bool read_problem(writer *x, const char *problem) {
     attune_index_desc d;
-    uint32_t form;
-    if (!at_described_read(&idx_described, problem, &d, &form)) return false;
+    uint32_t which;
+    if (!at_described_read(&idx_described, problem, &d, &which)) return false;
     x->heads = d.num_heads, x->dim = d.head_dim, x->ids = d.num_ids, x->page = d.page_size;
     x->dtype = mha_dtype_name(d.dtype), x->w_dtype = mha_dtype_name(d.w_dtype);
     x->causal = d.is_causal, x->scores = d.has_scores, x->rows = idx_rows(&d);

@@ -75,14 +75,14 @@ static void add_tensor(call *c, const attune_mutable_view *v) {
     c->num_scalars += 3;
 }
 
-static conv_form form_of(const attune_mutable_view *x, const attune_mutable_view *out, const attune_mutable_view *state,
-                         int64_t tokens) {
+static conv_which kernel_of(const attune_mutable_view *x, const attune_mutable_view *out,
+                            const attune_mutable_view *state, int64_t tokens) {
     enum { FEW_TOKENS = 8 };
     if (x->head == 1 && out->head == 1) return !state->data || state->head == 1 ? CONV_CHANNELS : CONV_STATE_APART;
     return x->token == 1 && out->token == 1 && tokens >= FEW_TOKENS ? CONV_TOKENS : CONV_APART;
 }
 
-static attune_status describe(const attune_conv_desc *d, const attune_conv_step *s, call *c, conv_form *form,
+static attune_status describe(const attune_conv_desc *d, const attune_conv_step *s, call *c, conv_which *which,
                               at_error *err) {
     const int64_t kept = conv_kept(d);
     attune_mutable_view given = {.data = (void *)(uintptr_t)s->x.data};
@@ -106,7 +106,7 @@ static attune_status describe(const attune_conv_desc *d, const attune_conv_step 
     if (kept) add_tensor(c, &state);
     add_tensor(c, &out);
     c->buffers[c->num_buffers++] = c->parts.of;
-    *form = form_of(&x, &out, &state, c->parts.longest);
+    *which = kernel_of(&x, &out, &state, c->parts.longest);
     return ATTUNE_OK;
 }
 
@@ -118,12 +118,12 @@ static attune_status run_step(attune_conv *conv, const attune_conv_step *s, bool
                                      .state_ids = s->state_ids};
     const attune_conv_desc *const d = &conv->desc;
     call c = {0};
-    conv_form form = CONV_CHANNELS;
-    if (!lin_find_parts(&sequences, &c.parts, err) && c.parts.all && !describe(d, s, &c, &form, err)) {
+    conv_which which = CONV_CHANNELS;
+    if (!lin_find_parts(&sequences, &c.parts, err) && c.parts.all && !describe(d, s, &c, &which, err)) {
         const double flops = (double)(2 * d->taps + (d->has_silu ? 16 : 0)) * (double)d->channels;
         const at_described_call called = {c.buffers, c.num_buffers, c.scalars, flops * (double)c.parts.all};
         const at_described_step how = {s->runner, s->max_threads, s->cancel, is_interpreted};
-        at_described_execute(&conv->described, form, &called, &how, err);
+        at_described_execute(&conv->described, which, &called, &how, err);
     }
     lin_free_parts(&c.parts);
     return err->status;

@@ -17,20 +17,20 @@ static attune_status settle(void *desc, at_error *err) {
 }
 
 /* Channels are an argument. */
-static void narrow(void *desc, uint32_t form) {
-    (void)form;
+static void narrow(void *desc, uint32_t which) {
+    (void)which;
     ((attune_conv_desc *)desc)->channels = 1;
 }
 
 #define DESC attune_conv_desc
 static const at_described_field fields[] = {AT_SIZE(channels), AT_SIZE(taps),     AT_SIZE(dilation),
                                             AT_DTYPE(dtype),   AT_FLAG(has_bias), AT_FLAG(has_silu)};
-static const char *const forms[] = {
+static const char *const kernels[] = {
     [CONV_CHANNELS] = "channels", [CONV_STATE_APART] = "state_apart", [CONV_APART] = "apart", [CONV_TOKENS] = "tokens"};
 
 const at_desc_table conv_table = {AT_DESC_TABLE(conv, CONV, NULL, sizeof(attune_conv_desc)),
                                   .what = "convolution",
-                                  .forms = forms,
-                                  .num_forms = CONV_NUM_FORMS,
+                                  .kernels = kernels,
+                                  .num_kernels = CONV_NUM_KERNELS,
                                   .settle = settle,
                                   .narrow = narrow};

@@ -24,14 +24,14 @@ typedef struct writer {
     long long taps, dilation, kept;
     const char *dtype;
     int bias, silu, lanes, has_fma;
-    uint32_t form;
+    uint32_t which;
 } writer;
 
 #define PUT(...) attune_ir_print(x->w, __VA_ARGS__)
 
 static bool read_problem(writer *x, const char *problem) {
     attune_conv_desc d;
-    if (!at_described_read(&conv_described, problem, &d, &x->form)) return false;
+    if (!at_described_read(&conv_described, problem, &d, &x->which)) return false;
     x->taps = d.taps, x->dilation = d.dilation, x->kept = conv_kept(&d);
     x->bias = d.has_bias, x->silu = d.has_silu, x->dtype = mha_dtype_name(d.dtype);
     return true;
@@ -58,16 +58,16 @@ static void put_tap(const writer *x, int i, const char *tap) {
 }
 
 static void put_parameters(const writer *x) {
-    const char *const inner = x->form == CONV_TOKENS ? "1" : "x_t", *const y_inner =
-                                                                        x->form == CONV_TOKENS ? "1" : "y_t";
-    const bool is_unit = x->form < CONV_APART;
+    const char *const inner = x->which == CONV_TOKENS ? "1" : "x_t", *const y_inner =
+                                                                         x->which == CONV_TOKENS ? "1" : "y_t";
+    const bool is_unit = x->which < CONV_APART;
     PUT("kernel @causal_conv (\n  x: %s[batches, tokens, channels] strides [x_b, %s, %s] in,\n", x->dtype, inner,
         is_unit ? "1" : "x_c");
     PUT("  weights: %s[channels, %lld] in,\n", x->dtype, x->taps);
     if (x->bias) PUT("  bias: %s[channels] in,\n", x->dtype);
     if (x->kept)
         PUT("  state: %s[states, %lld, channels] strides [s_b, s_t, %s] inout,\n", x->dtype, x->kept,
-            x->form == CONV_CHANNELS ? "1" : "s_c");
+            x->which == CONV_CHANNELS ? "1" : "s_c");
     PUT("  y: %s[batches, tokens, channels] strides [y_b, %s, %s] out,\n", x->dtype, y_inner, is_unit ? "1" : "y_c");
     PUT("  parts: i32[batch, 3] in,\n  batch: idx, batches: idx, tokens: idx, longest: idx, states: idx, channels: "
         "idx,\n"
@@ -200,7 +200,7 @@ int conv_build(void *user, const attune_build_request *request, attune_ir_writer
         return 1;
     }
     put_parameters(x);
-    if (x->form == CONV_TOKENS) {
+    if (x->which == CONV_TOKENS) {
         put_line(x);
     } else {
         put_channels_phase(x);

@@ -5,13 +5,13 @@
 #include <attune.h>
 
 /* Which dim is contiguous in memory, and what a vector's lanes run along. */
-typedef enum conv_form {
+typedef enum conv_which {
     CONV_CHANNELS,    /* channels, and channels */
     CONV_STATE_APART, /* channels of x and out; channels */
     CONV_APART,       /* none, all have strides; channels */
     CONV_TOKENS,      /* tokens of x and out; tokens */
-    CONV_NUM_FORMS
-} conv_form;
+    CONV_NUM_KERNELS
+} conv_which;
 
 /* The tensors of a kernel in the order of its parameters, without those that it does not have. */
 typedef enum conv_tensor { CONV_X, CONV_WEIGHTS, CONV_BIAS, CONV_STATE, CONV_OUT, CONV_NUM_TENSORS } conv_tensor;

@@ -10,7 +10,7 @@
  *    of K   └───────┴───────┘
  *
  * One pass over the state serves the update, the output and the next token's u: one load and one store of the state for
- * three multiply-adds. Prompts that need not be reproducible have a form of their own, in which chunks of tokens are
+ * three multiply-adds. Prompts that need not be reproducible have a kernel of their own, in which chunks of tokens are
  * matrix products (kernel_chunk.c).
  *
  * o and u are sums over even and odd rows, added up at the end: the order is the same for each number of vectors. A
@@ -29,22 +29,22 @@ const attune_choice lin_choices[LIN_NUM_CHOICES] = {
 
 static bool read_problem(writer *x, const char *problem) {
     attune_linear_desc d;
-    uint32_t form;
-    if (!at_described_read(&lin_described, problem, &d, &form)) return false;
+    uint32_t which;
+    if (!at_described_read(&lin_described, problem, &d, &which)) return false;
     x->least_heads = d.num_kv_heads;
     x->group = d.num_heads > d.num_kv_heads ? d.num_heads / d.num_kv_heads : 1;
     x->dim = d.head_dim, x->dim_v = d.head_dim_v;
     x->dtype = mha_dtype_name(d.dtype), x->decay_dtype = mha_dtype_name(d.decay_dtype);
     x->beta_dtype = mha_dtype_name(d.beta_dtype), x->state = mha_dtype_name(d.state_dtype);
     x->rule = (int)d.rule, x->decay = (int)d.decay, x->beta = d.has_beta, x->gate = (int)d.gate;
-    x->is_any = form >= LIN_ANY, x->form = (int)form - (x->is_any ? LIN_ANY : 0);
+    x->is_any = which >= LIN_ANY, x->which = (int)which - (x->is_any ? LIN_ANY : 0);
     x->out_norm = d.out_norm_eps;
     return true;
 }
 
 /* Whether the pass that updates the state also makes the u of the next token. Of a few tokens it would be wasted on the
  * last one. */
-static bool has_next(const writer *x) { return x->has_delta && x->form != LIN_FEW; }
+static bool has_next(const writer *x) { return x->has_delta && x->which != LIN_FEW; }
 
 /* Sums of a pass: two of each vector of o and u, and r; beside them a vector of the state and what it is multiplied by.
  * So many vectors that they fit. */
@@ -56,14 +56,14 @@ static void choose_sizes(writer *x, const attune_build_request *request) {
     x->vectors = request->schedule[0];
     x->at_once = x->group < MOST_HEADS ? (int)x->group : MOST_HEADS;
     x->has_delta = x->rule >= ATTUNE_DELTA;
-    if (x->form == LIN_FEW && !x->is_any && x->least_heads * x->dim_v / (2 * x->vectors * x->lanes) >= ENOUGH_TASKS)
+    if (x->which == LIN_FEW && !x->is_any && x->least_heads * x->dim_v / (2 * x->vectors * x->lanes) >= ENOUGH_TASKS)
         x->vectors *= 2;
     while (x->vectors > 1 && (x->vectors - 1) * x->lanes >= x->dim_v) x->vectors /= 2;
     const int sums = has_next(x);
     while (x->at_once > 1 && 2 * (x->at_once + sums) + 1 + BESIDE > registers) x->at_once--;
     while (x->vectors > 1 && x->vectors * (2 * (x->at_once + sums) + 1) + BESIDE > registers) x->vectors /= 2;
     x->blocks = 1;
-    if (x->form != LIN_CHUNKS) return;
+    if (x->which != LIN_CHUNKS) return;
     if (x->vectors > 2) x->vectors = 2;
     const long long columns = x->vectors * x->lanes, most = (x->dim_v + columns - 1) / columns;
     while (x->blocks * 2 <= most && x->blocks < MOST_BLOCKS && x->least_heads * most / (2 * x->blocks) >= ENOUGH_TASKS)
@@ -140,12 +140,12 @@ static void put_token(writer *x) {
 
 /* ---- The state ---- */
 
-static bool has_scratch(const writer *x) { return x->form != LIN_FEW || !lin_is_f32(x->state); }
+static bool has_scratch(const writer *x) { return x->which != LIN_FEW || !lin_is_f32(x->state); }
 
 /* The row of the copy in scratch: one block of columns lies behind the other. */
 static const char *copied_row(const writer *x, const char *row) {
     static _Thread_local char text[64];
-    if (x->form != LIN_CHUNKS) return row;
+    if (x->which != LIN_CHUNKS) return row;
     snprintf(text, sizeof text, "base%d + %s", x->place, row);
     return text;
 }
@@ -342,7 +342,7 @@ static void put_memory(const writer *x) {
         x->vectors);
     if (x->has_delta)
         PUT("alloc next: f32[1, %lld] scratch\nalloc u: f32x%d[1, %d, 2] reg\n", padded, x->lanes, x->vectors);
-    if (x->form == LIN_CHUNKS) lin_put_chunk_memory(x);
+    if (x->which == LIN_CHUNKS) lin_put_chunk_memory(x);
     if (has_scratch(x)) PUT("alloc s: f32[%lld, %d] scratch\n", x->blocks * x->dim, x->vectors * x->lanes);
 }
 
@@ -372,14 +372,14 @@ int lin_build(void *user, const attune_build_request *request, attune_ir_writer 
     put_heads(x);
     put_memory(x);
     if (has_scratch(x)) put_copy(x, false);
-    if (x->form == LIN_CHUNKS) lin_put_chunks(x);
-    x->begin = x->form == LIN_CHUNKS ? "rest" : "first";
-    if (x->form == LIN_CHUNKS)
+    if (x->which == LIN_CHUNKS) lin_put_chunks(x);
+    x->begin = x->which == LIN_CHUNKS ? "rest" : "first";
+    if (x->which == LIN_CHUNKS)
         PUT("let rest in 0..tokens + 1 = end - (end - first) %% %d\nif rest < end {\n", LIN_CHUNK);
     lin_open_columns(x);
     put_tokens(x);
     lin_close_columns(x);
-    if (x->form == LIN_CHUNKS) PUT("}\n");
+    if (x->which == LIN_CHUNKS) PUT("}\n");
     if (has_scratch(x)) put_copy(x, true);
     PUT("}\n}\n");
     if (lin_has_finish(x)) lin_put_finish(x);

@@ -19,14 +19,14 @@ typedef enum lin_tensor {
 } lin_tensor;
 
 /* How tokens are computed. */
-typedef enum lin_form {
+typedef enum lin_which {
     LIN_FEW,        /* one after the other, in the state itself: for a few */
     LIN_TOKENS,     /* one after the other, in a copy of the task's part of the state */
     LIN_CHUNKS,     /* the same, but in chunks first, as many as there are */
     LIN_ANY,        /* as the first, for heads of any size that LIN_ANY_* allow: for tier 0 */
     LIN_ANY_TOKENS, /* likewise the second */
-    LIN_NUM_FORMS
-} lin_form;
+    LIN_NUM_KERNELS
+} lin_which;
 
 /* Kernels for any size of heads: rows and columns of the state are multiples of these, and rows at most so many. */
 enum { LIN_ANY_ROWS = 16, LIN_ANY_COLUMNS = 64, LIN_ANY_DIM = 256 };

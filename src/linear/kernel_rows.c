@@ -7,7 +7,7 @@
 
 void lin_open_columns(writer *x) {
     const int n = ++x->place, width = x->vectors * x->lanes;
-    if (x->form == LIN_CHUNKS)
+    if (x->which == LIN_CHUNKS)
         PUT("for block%d in 0..%d {\nlet base%d = block%d * %lld\nlet column%d = (part * %d + block%d) * %d\n", n,
             x->blocks, n, n, x->dim, n, x->blocks, n, width);
     else
@@ -21,7 +21,7 @@ void lin_open_columns(writer *x) {
 }
 
 void lin_close_columns(const writer *x) {
-    if (x->form == LIN_CHUNKS) PUT("}\n");
+    if (x->which == LIN_CHUNKS) PUT("}\n");
 }
 
 const char *lin_column(const writer *x, int v) {

@@ -187,10 +187,10 @@ static attune_status run_step(attune_linear *l, const attune_linear_step *s, boo
     attune_kernel *kernel;
     call c = {.d = d, .step = s};
     if (!lin_find_parts(&sequences, &c.parts, err) && c.parts.all && !describe(&c, err)) {
-        const uint32_t form = c.parts.longest < LIN_CHUNK ? LIN_FEW : d->reproducible ? LIN_TOKENS : LIN_CHUNKS;
+        const uint32_t which = c.parts.longest < LIN_CHUNK ? LIN_FEW : d->reproducible ? LIN_TOKENS : LIN_CHUNKS;
         const double flops = 6 * (double)d->head_dim * (double)d->head_dim_v * (double)d->num_kv_heads;
         const at_described_step how = {s->runner, s->max_threads, s->cancel, is_interpreted};
-        if (!at_described_kernel(&l->described, form, &kernel, err) && (c.is_general = kernel->is_general))
+        if (!at_described_kernel(&l->described, which, &kernel, err) && (c.is_general = kernel->is_general))
             describe(&c, err);
         const at_described_call called = {c.buffers, c.num_buffers, c.scalars, flops * (double)c.parts.all};
         if (!err->status) at_described_execute_by(&l->described, kernel, &called, &how, err);

@@ -80,15 +80,15 @@ static attune_status settle(void *desc, at_error *err) {
     return check_eps("out_norm_eps", d->out_norm_eps, err);
 }
 
-static bool has_form(const void *desc, uint32_t form) {
+static bool has_kernel(const void *desc, uint32_t which) {
     const attune_linear_desc *const d = desc;
-    return form == LIN_FEW || form == (d->reproducible ? LIN_TOKENS : LIN_CHUNKS);
+    return which == LIN_FEW || which == (d->reproducible ? LIN_TOKENS : LIN_CHUNKS);
 }
 
-static attune_status check_form(const void *desc, uint32_t form, at_error *err) {
+static attune_status check_kernel(const void *desc, uint32_t which, at_error *err) {
     const attune_linear_desc *const d = desc;
-    const char *const word = form == LIN_ANY ? "any" : "any_tokens";
-    if (form < LIN_ANY) return ATTUNE_OK;
+    const char *const word = which == LIN_ANY ? "any" : "any_tokens";
+    if (which < LIN_ANY) return ATTUNE_OK;
     if (d->head_dim % LIN_ANY_ROWS || d->head_dim > LIN_ANY_DIM)
         return at_fail(err, ATTUNE_UNSUPPORTED, "head_dim is %lld; of kernel=%s it must be a multiple of %d up to %d",
                        (long long)d->head_dim, word, LIN_ANY_ROWS, LIN_ANY_DIM);
@@ -104,14 +104,14 @@ static attune_status check_form(const void *desc, uint32_t form, at_error *err) 
 
 /* Numbers of heads are arguments, and so are scale and norm. What stays is the number of heads of Q that share a state,
  * and of the heads of V whether they are enough tasks for many threads (kernel.c). */
-static void narrow(void *desc, uint32_t form) {
+static void narrow(void *desc, uint32_t which) {
     attune_linear_desc *const d = desc;
     const int64_t group = d->num_heads > d->num_kv_heads ? d->num_heads / d->num_kv_heads : 1;
     int64_t least = 1;
-    while (least < LIN_MANY_HEADS && (form != LIN_CHUNKS || 2 * least <= d->num_kv_heads)) least *= 2;
+    while (least < LIN_MANY_HEADS && (which != LIN_CHUNKS || 2 * least <= d->num_kv_heads)) least *= 2;
     d->num_heads = group * least, d->num_kv_heads = d->num_k_heads = least;
     d->scale = ATTUNE_DEFAULT_SCALE, d->qk_norm_eps = 0, d->reproducible = 0;
-    if (form >= LIN_ANY) d->head_dim = d->head_dim_v = LIN_ANY_DIM, d->out_norm_eps = 0, d->gate = ATTUNE_GATE_NONE;
+    if (which >= LIN_ANY) d->head_dim = d->head_dim_v = LIN_ANY_DIM, d->out_norm_eps = 0, d->gate = ATTUNE_GATE_NONE;
     if (!d->has_beta) d->beta_dtype = ATTUNE_F32;
     if (d->decay == ATTUNE_DECAY_NONE) d->decay_dtype = ATTUNE_F32;
 }
@@ -121,11 +121,12 @@ static bool is_f32_or_bf16(attune_dtype dtype) { return dtype == ATTUNE_F32 || d
 /* A kernel for heads of any size, which computes token by token. If there is none for prompts, that for a few tokens
  * computes them, too. Their decay and beta are f32; a rule without them is one with a decay of 0 and a beta of 1
  * (add_general in linear.c). */
-static bool generalise(void *desc, uint32_t *form) {
+static bool generalise(void *desc, uint32_t *which) {
     attune_linear_desc *const d = desc;
-    if (*form == LIN_ANY) return false;
-    *form = *form == LIN_FEW || *form == LIN_ANY_TOKENS ? LIN_ANY : LIN_ANY_TOKENS;
-    if (check_form(d, *form, NULL) || !is_f32_or_bf16(d->decay_dtype) || !is_f32_or_bf16(d->beta_dtype)) return false;
+    if (*which == LIN_ANY) return false;
+    *which = *which == LIN_FEW || *which == LIN_ANY_TOKENS ? LIN_ANY : LIN_ANY_TOKENS;
+    if (check_kernel(d, *which, NULL) || !is_f32_or_bf16(d->decay_dtype) || !is_f32_or_bf16(d->beta_dtype))
+        return false;
     d->has_beta = d->rule >= ATTUNE_DELTA;
     d->rule = d->has_beta ? ATTUNE_GATED_DELTA : ATTUNE_GATED;
     if (!d->decay) d->decay = ATTUNE_DECAY_HEAD;
@@ -140,18 +141,18 @@ static const at_described_field fields[] = {AT_SIZE(num_heads),    AT_SIZE(num_k
                                             AT_WORD(rule, rules),  AT_WORD(decay, decays), AT_FLAG(has_beta),
                                             AT_NUMBER(scale),      AT_NUMBER(qk_norm_eps), AT_NUMBER(out_norm_eps),
                                             AT_WORD(gate, gates),  AT_FLAG(reproducible)};
-static const char *const forms[] = {[LIN_FEW] = "few",
-                                    [LIN_TOKENS] = "tokens",
-                                    [LIN_CHUNKS] = "chunks",
-                                    [LIN_ANY] = "any",
-                                    [LIN_ANY_TOKENS] = "any_tokens"};
+static const char *const kernels[] = {[LIN_FEW] = "few",
+                                      [LIN_TOKENS] = "tokens",
+                                      [LIN_CHUNKS] = "chunks",
+                                      [LIN_ANY] = "any",
+                                      [LIN_ANY_TOKENS] = "any_tokens"};
 
 const at_desc_table lin_table = {AT_DESC_TABLE(linear, LINEAR, &initial, sizeof(attune_linear_desc)),
                                  .what = "linear attention",
-                                 .forms = forms,
-                                 .num_forms = LIN_NUM_FORMS,
+                                 .kernels = kernels,
+                                 .num_kernels = LIN_NUM_KERNELS,
                                  .settle = settle,
-                                 .has_form = has_form,
-                                 .check_form = check_form,
+                                 .has_kernel = has_kernel,
+                                 .check_kernel = check_kernel,
                                  .narrow = narrow,
                                  .generalise = generalise};

@@ -13,7 +13,7 @@ typedef struct writer {
     attune_ir_writer *w;
     long long least_heads, dim, dim_v; /* of V; numbers of heads are arguments */
     const char *dtype, *decay_dtype, *beta_dtype, *state;
-    int rule, decay, beta, form, gate;
+    int rule, decay, beta, which, gate;
     bool is_any; /* head dims are arguments; dim is the most */
     double out_norm;
     int lanes, vectors, blocks, place, has_fma, has_many_registers;

@@ -30,9 +30,9 @@ int64_t mla_heads_at_once(const attune_mla_desc *d) {
 }
 
 static bool read_problem(const char *text, mla_kernel *k) {
-    uint32_t form;
-    if (!at_described_read(&mla_described, text, &k->desc, &form)) return false;
-    k->kind = mla_kind_of(form), k->rows = mla_rows[form % MLA_NUM_SIZES], k->heads = mla_heads_at_once(&k->desc);
+    uint32_t which;
+    if (!at_described_read(&mla_described, text, &k->desc, &which)) return false;
+    k->kind = mla_kind_of(which), k->rows = mla_rows[which % MLA_NUM_SIZES], k->heads = mla_heads_at_once(&k->desc);
     return true;
 }
 

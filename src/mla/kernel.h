@@ -31,10 +31,10 @@ typedef enum mla_matrix {
 static inline bool mla_is_of_heads(mla_matrix m) { return m == MLA_UK || m == MLA_UK_BACK || m == MLA_UV; }
 
 /* Each kind is for 1 row, or for about 4, 16 or 512, by which register tiles are chosen. */
-enum { MLA_NUM_SIZES = 4, MLA_NUM_FORMS = MLA_NUM_KINDS * MLA_NUM_SIZES };
+enum { MLA_NUM_SIZES = 4, MLA_NUM_KERNELS = MLA_NUM_KINDS * MLA_NUM_SIZES };
 extern const int64_t mla_rows[MLA_NUM_SIZES];
 
-static inline mla_kind mla_kind_of(uint32_t form) { return (mla_kind)(form / MLA_NUM_SIZES); }
+static inline mla_kind mla_kind_of(uint32_t which) { return (mla_kind)(which / MLA_NUM_SIZES); }
 
 /* Everything that a kernel is specialised for. */
 typedef struct mla_kernel {

@@ -201,10 +201,10 @@ void attune_mla_destroy(attune_mla *mla) {
 /* Those for one token, and for many. */
 static attune_status prepare_kernels(attune_mla *mla, at_error *err) {
     attune_kernel *kernel;
-    for (uint32_t form = 0; form < MLA_NUM_FORMS && !err->status; form++) {
-        const int size = form % MLA_NUM_SIZES;
-        if (mla_table.has_form(&mla->desc, form) && (size == 0 || size == MLA_NUM_SIZES - 1))
-            at_described_kernel(&mla->described, form, &kernel, err);
+    for (uint32_t which = 0; which < MLA_NUM_KERNELS && !err->status; which++) {
+        const int size = which % MLA_NUM_SIZES;
+        if (mla_table.has_kernel(&mla->desc, which) && (size == 0 || size == MLA_NUM_SIZES - 1))
+            at_described_kernel(&mla->described, which, &kernel, err);
     }
     return err->status;
 }

@@ -65,18 +65,18 @@ static attune_status settle(void *desc, at_error *err) {
     return ATTUNE_OK;
 }
 
-static bool has_form(const void *desc, uint32_t form) {
+static bool has_kernel(const void *desc, uint32_t which) {
     const attune_mla_desc *const d = desc;
-    const mla_kind kind = mla_kind_of(form);
+    const mla_kind kind = mla_kind_of(which);
     if (kind == MLA_ABSORB || kind == MLA_VALUES) return d->form != ATTUNE_MLA_UNABSORBED;
     return kind != MLA_EXPAND || d->form != ATTUNE_MLA_ABSORBED;
 }
 
 /* Members that only attention depends on. */
-static void narrow(void *desc, uint32_t form) {
+static void narrow(void *desc, uint32_t which) {
     attune_mla_desc *const d = desc;
     d->page_size = 0, d->has_ids = 0, d->softmax_scale = ATTUNE_DEFAULT_SCALE;
-    d->form = mla_kind_of(form) == MLA_EXPAND ? ATTUNE_MLA_UNABSORBED : ATTUNE_MLA_ABSORBED;
+    d->form = mla_kind_of(which) == MLA_EXPAND ? ATTUNE_MLA_UNABSORBED : ATTUNE_MLA_ABSORBED;
 }
 
 static const char *const ways[] = {"by_cost", "absorbed", "unabsorbed", NULL};
@@ -87,16 +87,16 @@ static const at_described_field fields[] = {
     AT_SIZE(kv_lora_rank), AT_SIZE(qk_nope_head_dim), AT_SIZE(qk_rope_head_dim), AT_SIZE(v_head_dim),
     AT_DTYPE(dtype),       AT_SIZE(page_size),        AT_FLAG(rope_interleaved), AT_NUMBER(softmax_scale),
     AT_NUMBER(norm_eps),   AT_WORD(form, ways),       AT_FLAG(reproducible),     AT_FLAG(has_ids)};
-static const char *const forms[MLA_NUM_FORMS] = {"project_1",  "project_4",  "project_16", "project_512", "absorb_1",
-                                                 "absorb_4",   "absorb_16",  "absorb_512", "values_1",    "values_4",
-                                                 "values_16",  "values_512", "expand_1",   "expand_4",    "expand_16",
-                                                 "expand_512", "out_1",      "out_4",      "out_16",      "out_512"};
-_Static_assert((int)MLA_NUM_FORMS <= (int)AT_MOST_FORMS, "an object holds all kernels");
+static const char *const kernels[MLA_NUM_KERNELS] = {
+    "project_1",  "project_4",  "project_16", "project_512", "absorb_1",   "absorb_4", "absorb_16",
+    "absorb_512", "values_1",   "values_4",   "values_16",   "values_512", "expand_1", "expand_4",
+    "expand_16",  "expand_512", "out_1",      "out_4",       "out_16",     "out_512"};
+_Static_assert((int)MLA_NUM_KERNELS <= (int)AT_MOST_KERNELS, "an object holds all kernels");
 
 const at_desc_table mla_table = {AT_DESC_TABLE(mla, MLA, &initial, offsetof(attune_mla_desc, has_ids)),
                                  .what = "block",
-                                 .forms = forms,
-                                 .num_forms = MLA_NUM_FORMS,
+                                 .kernels = kernels,
+                                 .num_kernels = MLA_NUM_KERNELS,
                                  .settle = settle,
-                                 .has_form = has_form,
+                                 .has_kernel = has_kernel,
                                  .narrow = narrow};

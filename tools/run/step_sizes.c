@@ -230,7 +230,7 @@ static bool read_texts(step_call *c) {
     if (at_desc_read(c->of->table, c->o->problem, &c->desc, &kernel, &err) ||
         (c->o->sizes && mha_for_each_pair(c->o->sizes, ATTUNE_INVALID_ARGUMENT, take_size, c, &err)))
         tool_error("%s", err.message);
-    else if (kernel != AT_ALL_FORMS)
+    else if (kernel != AT_ALL_KERNELS)
         tool_error("the problem names a kernel; steps take the one that fits their tensors: leave it out");
     else
         return true;
