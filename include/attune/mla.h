@@ -162,6 +162,10 @@ ATTUNE_API attune_status attune_mla_step_init(attune_mla_step *step, size_t stru
  * Thread-safe, also for steps at once that have no sequence in common. */
 ATTUNE_CHECKED attune_status attune_mla_run(attune_mla *mla, const attune_mla_step *step);
 
+/* The same, with the interpreter of loop IR for the kernels around attention: slow, with the same bits. Attention runs
+ * as in attune_mla_run. For tests. */
+ATTUNE_CHECKED attune_status attune_mla_run_interpreted(attune_mla *mla, const attune_mla_step *step);
+
 #ifdef __cplusplus
 }
 #endif

@@ -233,3 +233,7 @@ attune_status attune_mla_step_init(attune_mla_step *step, size_t struct_size) {
 attune_status attune_mla_run(attune_mla *mla, const attune_mla_step *step) {
     return at_described_run(&mla_described, (at_described *)mla, step, false);
 }
+
+attune_status attune_mla_run_interpreted(attune_mla *mla, const attune_mla_step *step) {
+    return at_described_run(&mla_described, (at_described *)mla, step, true);
+}

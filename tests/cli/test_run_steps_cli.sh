@@ -21,7 +21,6 @@ for op in linear conv index blocks mla; do
     expect "op=$op beside f64" 0 "$judged" "$attune" run "${call[@]}" --check
     expect "op=$op says its sizes" 0 'sizes +.*seq(_q)?=[0-9]+.*; inputs are random numbers' "$attune" run "${call[@]}"
     expect "op=$op as JSON" 0 '"is_right": true' "$attune" run "${call[@]}" --check --json
-    [ $op = mla ] && continue
     expect "op=$op beside the interpreter" 0 'interpreter +the same bits' "$attune" run "${call[@]}" --check
     expect "op=$op by the interpreter" 0 'interpreter +not compared: it computed the result' "$attune" run \
         "${call[@]}" --check --engine=interp
@@ -202,5 +201,4 @@ expect "more than a check can do" 1 '--check would take about .*: this step has 
     op=conv,channels=65536,taps=64 --sizes seq=2000000 --check
 expect "lists of keys" 1 'has no lists of keys for op=mla: leave out has_ids' "$attune" run "${mla[0]},has_ids=1" \
     "${mla[@]:1}"
-expect "an interpreter of MLA" 1 'op=mla takes no --engine=interp' "$attune" run "${mla[@]}" --engine=interp
 echo "1..$number"

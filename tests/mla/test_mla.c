@@ -232,16 +232,12 @@ static void run_ragged(run *r, const int32_t *from, const int32_t *to) {
                (size_t)(to[b] - from[b]) * x_row);
     }
     attune_mla_step s = step_of(r);
-    at_error err = {0};
     s.batch = SEQUENCES, s.cu_seqlens = starts, s.kv_lens = to;
     s.block_table = &table[0][0];
     s.x.data = x, s.out.data = out, s.max_threads = r->max_threads;
     int32_t *const lists = calloc(SEQUENCES * LENGTH * (LENGTH + 1), sizeof *lists);
     if (r->lists) list_keys(&s, r, from, lists);
-    if (r->is_interpreted)
-        assert_int_equal(mla_run(&r->mla->described, &s, true, &err), ATTUNE_OK);
-    else
-        check_ran(attune_mla_run(r->mla, &s));
+    check_ran((r->is_interpreted ? attune_mla_run_interpreted : attune_mla_run)(r->mla, &s));
     for (int b = 0; b < SEQUENCES; b++)
         memcpy(r->out + (size_t)(b * LENGTH + from[b]) * out_row, out + (size_t)starts[b] * out_row,
                (size_t)(to[b] - from[b]) * out_row);

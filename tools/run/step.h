@@ -59,7 +59,7 @@ typedef struct step_operator {
     bool (*derive)(step_call *c);
     attune_status (*create)(step_call *c, attune_context *context);
     attune_status (*run)(step_call *c, bool is_interpreted);
-    bool has_interpreter, has_pairs; /* has_pairs: products of bf16 are of pairs, where the CPU has the instruction */
+    bool has_pairs; /* products of bf16 are of pairs, where the CPU has the instruction */
     void (*destroy)(step_call *c);
     double (*flops)(const step_call *c);           /* multiplications and additions of a run */
     double (*reference_flops)(const step_call *c); /* those of the f64 reference. NULL: as many */

@@ -71,5 +71,4 @@ static bool judge(step_call *c) {
     return good;
 }
 
-const step_operator step_blocks = {STEP_OPERATOR(&blk_table), .follow = follow, .has_interpreter = true,
-                                   .has_pairs = true};
+const step_operator step_blocks = {STEP_OPERATOR(&blk_table), .follow = follow, .has_pairs = true};

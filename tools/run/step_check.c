@@ -108,9 +108,7 @@ static bool check_bits(step_call *c) {
     return good && run_on(c, 0, false);
 }
 
-bool step_compares_bits(const step_call *c) {
-    return c->of->has_interpreter && c->o->engine != ATTUNE_ENGINE_INTERPRETER;
-}
+bool step_compares_bits(const step_call *c) { return c->o->engine != ATTUNE_ENGINE_INTERPRETER; }
 
 bool step_check(step_call *c) {
     if (step_compares_bits(c) && !check_bits(c)) return false;

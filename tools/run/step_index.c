@@ -166,5 +166,4 @@ static bool judge(step_call *c) {
     return good;
 }
 
-const step_operator step_index = {STEP_OPERATOR(&idx_table), .take_files = take_files, .has_interpreter = true,
-                                  .has_pairs = true};
+const step_operator step_index = {STEP_OPERATOR(&idx_table), .take_files = take_files, .has_pairs = true};

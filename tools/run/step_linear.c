@@ -137,5 +137,4 @@ static bool judge_one(step_call *c, int64_t first, int64_t tokens, int64_t slot)
 
 static bool judge(step_call *c) { return step_judge_sequences(c, judge_one); }
 
-const step_operator step_linear = {STEP_OPERATOR(&lin_table), .follow = follow, .take_files = take_files,
-                                   .has_interpreter = true};
+const step_operator step_linear = {STEP_OPERATOR(&lin_table), .follow = follow, .take_files = take_files};

@@ -84,7 +84,6 @@ static attune_status create(step_call *c, attune_context *context) {
 
 static attune_status run(step_call *c, bool is_interpreted) {
     attune_mla_step s = ATTUNE_MLA_STEP_INIT;
-    (void)is_interpreted;
     s.batch = step_size_of(c, "batch"), s.seq = step_size_of(c, "seq");
     s.x.data = step_data(c, "x"), s.out.data = step_data(c, "out"), s.cache.data = step_data(c, "cache");
     s.cos = step_data(c, "cos"), s.sin = step_data(c, "sin"), s.positions = step_data(c, "positions");
@@ -95,7 +94,7 @@ static attune_status run(step_call *c, bool is_interpreted) {
     else
         s.cache_rows = step_size_of(c, "cache_rows");
     s.max_threads = c->o->threads;
-    return attune_mla_run(c->object, &s);
+    return (is_interpreted ? attune_mla_run_interpreted : attune_mla_run)(c->object, &s);
 }
 
 static void destroy(step_call *c) { attune_mla_destroy(c->object); }

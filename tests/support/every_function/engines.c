@@ -191,5 +191,7 @@ void go_through_mla(attune_context *context) {
     OK(attune_mla_run(mla, &step));
     note_bytes("mla out", out, sizeof out);
     note_bytes("mla cache", cache, sizeof cache);
+    OK(attune_mla_run_interpreted(mla, &step));
+    note_bytes("mla interpreted", out, sizeof out);
     CALL(attune_mla_destroy(mla));
 }
