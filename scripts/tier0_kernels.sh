@@ -86,7 +86,7 @@ if [ "${1-}" = ggml ]; then
 fi
 
 # Linear attention for heads of any size, with a decay for each head (Qwen3-Next, Qwen3.5, Olmo Hybrid), for each key
-# (Kimi Linear), and without the delta rule (Mamba 2, lightning attention). The first has a kernel for prompts, too. The
+# (Kimi Linear), and without the delta rule (Mamba 2, lightning attention). Only the last has no kernel for prompts. The
 # convolution of four taps before it.
 operators() {
 	for dtype in f32 bf16; do
@@ -94,8 +94,9 @@ operators() {
 		delta="$any,rule=gated_delta,has_beta=1"
 		echo "gated_delta_$dtype: $delta,decay=head,kernel=any"
 		echo "gated_delta_tokens_$dtype: $delta,decay=head,kernel=any_tokens"
-		[ $dtype = f32 ] || echo "gated_delta_key_$dtype: $delta,decay=key,kernel=any"
-		[ $dtype = f32 ] || echo "gated_$dtype: $any,rule=gated,decay=head,kernel=any"
+		echo "gated_delta_key_$dtype: $delta,decay=key,kernel=any"
+		echo "gated_delta_key_tokens_$dtype: $delta,decay=key,kernel=any_tokens"
+		echo "gated_$dtype: $any,rule=gated,decay=head,kernel=any"
 		for form in channels tokens; do
 			echo "conv_${dtype}_$form: op=conv,channels=1,taps=4,dtype=$dtype,has_silu=1,kernel=$form"
 		done
@@ -105,6 +106,15 @@ if [ "${1-}" = operators ]; then
 	operators
 	exit
 fi
+# Multi-head latent attention, absorbed: a latent and its rotated part are the key, the latent is the value. These
+# models have no sinks. Some of them list keys (DeepSeek V3.2).
+dim=576
+for dtype in bf16 $([ "${1-}" = bf16 ] || echo f32); do
+	steps _latent ",head_dim_v=512,v_in_k=1" $([ "${1-}" = bf16 ] || echo ,reproducible=1) | sed s/,sinks=1//
+done
+listed="ragged=1,page_size=16,kv_lens=1,seq_new=dynamic,general=1,kv_ids=query,kv_id_lens=1"
+dtype=bf16
+line listed "seq_q=dynamic,head_dim_v=512,v_in_k=1,$listed"
 for dim in 32 64 80 96 128 256; do
 	case ${1-} in bf16) dots ;; *) kernels ;; esac
 done

@@ -236,7 +236,8 @@ static bool has_step(const search *s, attune_problem open) {
     const int64_t group = p->num_heads / p->num_kv_heads, queries = mha_most_queries(p);
     if ((p->page_size & (p->page_size - 1)) || !ends_at_last(p) || p->logits_soft_cap >= LARGE_CAP) return false;
     s->found->folds_group = false;
-    open.is_general = open.is_causal = open.is_ragged = open.has_kv_lens = open.has_sinks = 1;
+    open.is_general = open.is_causal = open.is_ragged = open.has_kv_lens = 1;
+    open.has_sinks = p->has_sinks || !p->v_in_k;
     open.window_left = ANY_WINDOW;
     if (p->logits_soft_cap > 0) open.logits_soft_cap = ANY_CAP;
     open.causal_align = ATTUNE_BOTTOM_RIGHT;
@@ -247,6 +248,19 @@ static bool has_step(const search *s, attune_problem open) {
         if (has_either(s, &open)) return true;
         open.max_seq_q = 0;
     }
+    return has_either(s, &open);
+}
+
+/* Attention to listed keys: group and page size are arguments here, too. */
+static bool has_listed(const search *s, attune_problem open) {
+    const attune_problem *const p = s->problem;
+    const bool is_page = !p->page_size || (p->page_size >= PART_OF_PAGE && !(p->page_size & (p->page_size - 1)));
+    if (p->kv_ids != ATTUNE_KV_IDS_QUERY || !p->has_kv_id_lens || !is_page) return false;
+    s->found->folds_group = false;
+    open.is_general = open.is_ragged = open.has_kv_lens = 1;
+    open.num_ids = ATTUNE_DYNAMIC;
+    open.page_size = PART_OF_PAGE;
+    open.seq_new = ATTUNE_DYNAMIC;
     return has_either(s, &open);
 }
 
@@ -271,7 +285,7 @@ bool at_tier0_find(const attune_problem *p, const at_tier0_place *place, at_tier
     attune_problem open;
     if (p->op != ATTUNE_ATTENTION || !open_up(p, &open)) return false;
     if (!s.has_file && at_bundles_are_empty(place->registered)) return false;
-    return has_plain(&s, open) || has_step(&s, open);
+    return p->kv_ids ? has_listed(&s, open) : has_plain(&s, open) || has_step(&s, open);
 }
 
 bool at_tier0_find_described(at_operation operation, const at_tier0_place *place, at_tier0_kernel *found) {

@@ -465,7 +465,7 @@ static attune_status check_general(const attune_problem *p, at_error *err) {
         {(p->page_size & (p->page_size - 1)) != 0, "page_size is no power of two"},
         {mha_has_functions(p), "there are functions"},
         {p->attn_mask_dims[3] || p->attn_bias_dims[3], "there are masks"},
-        {p->kv_ids != ATTUNE_KV_IDS_NONE, "kv_ids lists keys"},
+        {p->kv_ids == ATTUNE_KV_IDS_SEQUENCE, "queries share a list of keys"},
         {p->weights_mode != ATTUNE_WEIGHTS_NONE, "there are weights"},
         {p->integer != ATTUNE_INTEGER_NONE, "integer is set"},
         {mha_has_panels(p), "the layout of k or v is panels"},

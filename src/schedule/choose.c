@@ -164,8 +164,10 @@ void mha_choose_products(const mha_cost_context *c, mha_schedule *s) {
 
 /* ---- Listed keys ---- */
 
-/* A problem without lists, whose queries score as many keys as a list has. These keys are contiguous. */
+/* A problem without lists, whose queries score as many keys as a list has. These keys are contiguous. Of a general
+ * kernel the group is not known. */
 static attune_problem as_unlisted(const attune_problem *p) {
+    enum { LIKELY_ROWS = 16 };
     attune_problem like = *p;
     like.kv_ids = ATTUNE_KV_IDS_NONE;
     like.has_kv_id_lens = 0, like.num_ids = 0;
@@ -174,6 +176,7 @@ static attune_problem as_unlisted(const attune_problem *p) {
     like.has_kv_lens = p->has_kv_id_lens;
     like.seq_new = 0;
     if (p->kv_ids == ATTUNE_KV_IDS_QUERY) like.seq_q = 1, like.max_seq_q = 0, like.is_ragged = 0;
+    if (p->is_general) like.is_general = 0, like.num_heads = LIKELY_ROWS * p->num_kv_heads;
     return like;
 }
 

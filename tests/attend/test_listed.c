@@ -190,6 +190,10 @@ static void problems_are_checked(void **state) {
         assert_int_equal(attune_problem_check(&p), ATTUNE_INVALID_PROBLEM);
         if (!strstr(attune_last_message(), rows[i].part)) fail_msg("%s: %s", text, attune_last_message());
     }
+    const attune_problem general =
+        problem_parsed("num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=8,kv_ids=sequence,general=1");
+    assert_int_equal(attune_problem_check(&general), ATTUNE_INVALID_PROBLEM);
+    assert_non_null(strstr(attune_last_message(), "is_general is 1, but queries share a list of keys"));
 }
 
 /* What no list names may hold anything, also in the debug mode, which reads it. */

@@ -107,6 +107,10 @@ static const attune_linear_desc descriptions[] = {
     LINEAR(.num_heads = 2, .head_dim = 256, .dtype = ATTUNE_BF16, .rule = ATTUNE_LINEAR),
     LINEAR(.num_heads = 2, .head_dim = 16, .head_dim_v = 64, .dtype = ATTUNE_BF16, .rule = ATTUNE_DELTA),
     LINEAR(.num_heads = 2, .head_dim = 64, .rule = ATTUNE_DELTA, .has_beta = 1, .beta_dtype = ATTUNE_BF16),
+    LINEAR(.num_heads = 3, .head_dim = 128, .qk_norm_eps = 1e-6, GATED_DELTA(ATTUNE_DECAY_KEY)),
+    LINEAR(.num_heads = 1, .num_k_heads = 1, .num_kv_heads = 3, .head_dim = 128, .head_dim_v = 64, .rule = ATTUNE_GATED,
+           .decay = ATTUNE_DECAY_HEAD),
+    LINEAR(.num_heads = 2, .head_dim = 64, .rule = ATTUNE_LINEAR),
 };
 enum { NUM_DESCRIPTIONS = sizeof descriptions / sizeof *descriptions };
 
@@ -157,7 +161,7 @@ static void others_are_for_the_virtual_machine(void **state) {
         LINEAR(.num_heads = 2, .head_dim = 64, .head_dim_v = 96, GATED_DELTA(ATTUNE_DECAY_HEAD)),
         LINEAR(.num_heads = 1, .head_dim = 272, .head_dim_v = 64, GATED_DELTA(ATTUNE_DECAY_HEAD)),
         LINEAR(.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, GATED_DELTA(ATTUNE_DECAY_HEAD)),
-        LINEAR(.num_heads = 2, .head_dim = 64, GATED_DELTA(ATTUNE_DECAY_KEY)),
+        LINEAR(.num_heads = 2, .head_dim = 64, .rule = ATTUNE_GATED, .decay = ATTUNE_DECAY_KEY),
         LINEAR(.num_heads = 2, .head_dim = 64, .dtype = ATTUNE_F16, GATED_DELTA(ATTUNE_DECAY_HEAD)),
         LINEAR(.num_heads = 2, .head_dim = 64, .state_dtype = ATTUNE_BF16, GATED_DELTA(ATTUNE_DECAY_HEAD)),
     };

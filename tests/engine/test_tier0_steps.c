@@ -26,6 +26,8 @@ static const int queries[STEPS][BATCH] = {{21, 5, 33}, {1, 17, 1}, {1, 1, 1}, {1
 #define SIZES(pages, columns) .sizes = "total_q=27,num_pages=" #pages ",max_pages=" #columns
 #define PROMPTS               .q = {5, 1, 21}, .kv = {90, 3, 21}
 #define TOKENS                .q = {1, 1, 0}, .kv = {90, 1, 17}
+#define LATENTS               "head_dim=576,head_dim_v=512,v_in_k=1"
+#define LISTING               "batch=3,ragged=1,kv_lens=1,kv_ids=query,kv_id_lens=1,"
 
 static const struct {
     sample from;
@@ -101,6 +103,28 @@ static const struct {
      "step_bf16_256_few"},
     {{STEP "num_heads=4,num_kv_heads=1,head_dim=256,page_size=16,q_strides=0:256:1024:1", SIZES(10, 6), PROMPTS},
      "step_f32_256_many"},
+    /* Latents, whose first columns are the values, and listed keys. */
+    {{STEP "num_heads=16,num_kv_heads=1,dtype=bf16,max_seq_q=1,page_size=64," LATENTS, SIZES(4, 2), TOKENS},
+     "step_bf16_latent_576_few"},
+    {{STEP "num_heads=4,num_kv_heads=1,max_seq_q=6,page_size=16,softmax_scale=0.072," LATENTS, SIZES(10, 6), TOKENS},
+     "step_f32_latent_576_few"},
+    {{STEP "num_heads=128,num_kv_heads=1,dtype=bf16,max_seq_q=1,page_size=64,softmax_scale=0.072," LATENTS, SIZES(4, 2),
+      TOKENS},
+     "step_bf16_latent_576_many"},
+    {{STEP "num_heads=6,num_kv_heads=1,page_size=32," LATENTS, SIZES(6, 3), PROMPTS}, "step_f32_latent_576_many"},
+    {{"batch=3,num_heads=8,num_kv_heads=1,seq_q=1,seq_kv=dynamic,dtype=bf16,kv_lens=1," LATENTS, .sizes = "seq_kv=70",
+      .kv = {70, 5, 33}},
+     "step_bf16_latent_576_few"},
+    {{LISTING "num_heads=20,num_kv_heads=1,dtype=bf16,page_size=64," LATENTS,
+      .sizes = "total_q=27,num_pages=4,max_pages=2,num_ids=250", PROMPTS},
+     "bf16_576_listed"},
+    {{LISTING "num_heads=128,num_kv_heads=1,dtype=bf16,page_size=16,max_seq_q=1,softmax_scale=0.072," LATENTS,
+      .sizes = "total_q=2,num_pages=10,max_pages=6,num_ids=300", TOKENS},
+     "bf16_576_listed"},
+    {{"batch=3,kv_lens=1,num_heads=5,num_kv_heads=1,dtype=bf16,seq_q=2,seq_kv=dynamic,kv_ids=query,num_ids=250,"
+      "kv_id_lens=1," LATENTS,
+      .sizes = "seq_kv=70", .kv = {70, 5, 33}},
+     "bf16_576_listed"},
 };
 enum { NUM_CASES = sizeof cases / sizeof *cases };
 
@@ -212,6 +236,12 @@ static void others_get_none(void **state) {
         STEP "num_heads=4,head_dim=64,page_size=16,kv_dtype=i8,kv_scales=head",
         STEP "num_heads=4,head_dim=64,page_size=16,kv_dtype=f16,dtype=bf16",
         "batch=3,ragged=1,kv_lens=1,num_heads=4,head_dim=64,page_size=16",
+        STEP "num_heads=4,num_kv_heads=1,dtype=f16,page_size=16," LATENTS,
+        STEP "num_heads=4,num_kv_heads=1,dtype=bf16,page_size=16,sinks=1," LATENTS,
+        LISTING "num_heads=4,num_kv_heads=1,dtype=bf16,page_size=8," LATENTS,
+        LISTING "num_heads=4,num_kv_heads=1,dtype=bf16,page_size=16,reproducible=1," LATENTS,
+        LISTING "num_heads=4,num_kv_heads=1,page_size=16," LATENTS,
+        "batch=3,ragged=1,kv_lens=1,kv_ids=query,num_heads=4,num_kv_heads=1,dtype=bf16,page_size=16," LATENTS,
     };
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) tier0_assert_none(problems[i]);
 }

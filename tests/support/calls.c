@@ -36,6 +36,7 @@ static void set_sizes(attune_arguments *a, const char *text) {
         {"seq_kv", &a->seq_kv},
         {"seq_new", &a->seq_new},
         {"num_rows", &a->num_rows},
+        {"num_ids", &a->num_ids},
         {"total_q", &a->total_q},
         {"total_kv", &a->total_kv},
         {"num_pages", &a->num_pages},
@@ -152,6 +153,19 @@ static void fill_pages(const attune_tensor *t, int32_t *table, const sample *fro
         if (table[i] >= 0) table[i] = page - 1 - table[i];
 }
 
+/* Lists of keys in no order, of different lengths up to 249. */
+static void fill_lists(const attune_tensor *t, int32_t *table, const sample *from, const attune_problem *p) {
+    const bool is_ids = t->rank == 3;
+    const int64_t lists = t->dims[0] * t->dims[1], places = is_ids ? t->dims[2] : 1;
+    for (int64_t list = 0, b = 0, end = from->q[0]; list < lists; list++) {
+        while (p->is_ragged && list >= end && b < SAMPLE_ENTRIES - 1) end += from->q[++b];
+        if (!p->is_ragged) b = list / t->dims[1];
+        for (int64_t i = 0; i < places; i++)
+            table[list * places + i] = is_ids ? (int32_t)((i * 7 + list * 3) % (from->kv[b] ? from->kv[b] : 1))
+                                              : (int32_t)((list * 211 + 137) % 250);
+    }
+}
+
 static void fill_table(const attune_tensor *t, void *data, const sample *from, const attune_problem *p) {
     int32_t *table = data;
     const int64_t count = t->dims[0] * (t->rank == 2 ? t->dims[1] : 1);
@@ -161,6 +175,8 @@ static void fill_table(const attune_tensor *t, void *data, const sample *from, c
         fill_cumulative(table, from->kv, t->dims[0] - 1);
     } else if (!strcmp(t->name, "block_table")) {
         fill_pages(t, table, from, p->page_size);
+    } else if (!strncmp(t->name, "kv_id", 5)) {
+        fill_lists(t, table, from, p);
     } else {
         const bool lens = !strcmp(t->name, "kv_lens");
         for (int64_t i = 0; i < count; i++) table[i] = lens ? from->kv[i] : (int32_t)(i * 5 % 4);

@@ -51,7 +51,8 @@ static void derive_rows(d_lanes *d) {
     const int64_t most = mha_likely_queries(p), group = d->c->group;
     if (d->by_query) {
         d->row_step = least_multiple(d->c->s->score_rows, d->c->s->value_rows);
-        d->max_rows = min_of(group, MAX_TASK_ROWS);
+        d->max_rows = p->is_general ? dl_round_up(MAX_TASK_ROWS, d->row_step) : min_of(group, MAX_TASK_ROWS);
+        if (p->is_general) return;
         while (group % d->max_rows) d->max_rows--;
         d->fixed_rows = d->max_rows;
         return;

@@ -45,7 +45,7 @@ void dl_open_list(d_lanes *d) {
     d->cache = d->sequence;
     d->list[0] = d->sequence.number, d->list[1] = ir_idx(b, 0);
     if (d->by_query) {
-        const ir_expr *query = ir_div(b, d->first_row, ir_idx(b, c->group));
+        const ir_expr *query = ir_div(b, d->first_row, c->params.size[MHA_GROUP]);
         query = dl_first(d, "listing", query, ir_idx(b, 1), d->sequence.seq_q);
         d->list[0] = d->sequence.batch, d->list[1] = ir_let(b, "list", ir_add(b, d->sequence.first_q, query));
     }

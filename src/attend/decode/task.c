@@ -32,8 +32,14 @@ static const ir_expr *all_chunks(const d_lanes *d) {
     return ir_min(b, units, ir_plus(b, ir_div(b, ir_idx(b, MHA_CHUNK_TASKS - 1), heads), 1));
 }
 
+/* Tasks of a query that has a list of its own. */
+static const ir_expr *tasks_of_query(const d_lanes *d) {
+    if (d->fixed_rows) return ir_idx(d->b, d->c->group / d->max_rows);
+    return ir_ceil_div(d->b, d->c->params.size[MHA_GROUP], d->max_rows);
+}
+
 static const ir_expr *row_tasks(const d_lanes *d) {
-    if (d->by_query) return ir_times(d->b, d->c->params.size[MHA_SEQ_Q], d->c->group / d->max_rows);
+    if (d->by_query) return ir_mul(d->b, d->c->params.size[MHA_SEQ_Q], tasks_of_query(d));
     return d->fixed_rows ? ir_idx(d->b, 1) : ir_ceil_div(d->b, all_rows(d), d->max_rows);
 }
 
@@ -219,9 +225,16 @@ static const ir_expr *open_rows(d_lanes *d, const ir_expr *number, const ir_expr
     ir_builder *b = d->b;
     d->sequence = mha_sequence_open(d->c, number);
     mha_scale_open(d->c);
+    const ir_expr *const group = d->c->params.size[MHA_GROUP];
     d->first_row = ir_times(b, task, d->max_rows);
-    const ir_expr *left = ir_sub(b, ir_mul(b, d->sequence.seq_q, d->c->params.size[MHA_GROUP]), d->first_row);
-    d->rows = d->fixed_rows ? ir_idx(b, d->fixed_rows) : ir_let(b, "rows", ir_min(b, left, ir_idx(b, d->max_rows)));
+    const ir_expr *left = ir_sub(b, ir_mul(b, d->sequence.seq_q, group), d->first_row), *end = left;
+    if (d->by_query && !d->fixed_rows) {
+        const ir_expr *tasks = ir_let(b, "tasks", tasks_of_query(d)), *query = ir_div(b, task, tasks);
+        const ir_expr *first = ir_times(b, ir_mod(b, task, tasks), d->max_rows);
+        d->first_row = ir_let(b, "first_row", ir_add(b, ir_mul(b, query, group), first));
+        left = ir_sub(b, d->sequence.seq_q, query), end = ir_sub(b, group, first);
+    }
+    d->rows = d->fixed_rows ? ir_idx(b, d->fixed_rows) : ir_let(b, "rows", ir_min(b, end, ir_idx(b, d->max_rows)));
     return d->by_query ? left : d->rows;
 }
 
