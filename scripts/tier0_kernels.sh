@@ -88,7 +88,9 @@ fi
 # Linear attention for heads of any size, with a decay for each head (Qwen3-Next, Qwen3.5, Olmo Hybrid), for each key
 # (Kimi Linear), and without the delta rule (Mamba 2, lightning attention). Only the last has no kernel for prompts. The
 # convolution of four taps before it.
+index="op=index,num_heads=1,head_dim=128,num_ids=1,dtype=bf16,kernel=any" # DeepSeek V3.2
 operators() {
+	echo "index_bf16: $index"
 	for dtype in f32 bf16; do
 		any="op=linear,num_heads=1,head_dim=64,dtype=$dtype"
 		delta="$any,rule=gated_delta,has_beta=1"
@@ -113,6 +115,7 @@ for dtype in bf16 $([ "${1-}" = bf16 ] || echo f32); do
 	steps _latent ",head_dim_v=512,v_in_k=1" $([ "${1-}" = bf16 ] || echo ,reproducible=1) | sed s/,sinks=1//
 done
 listed="ragged=1,page_size=16,kv_lens=1,seq_new=dynamic,general=1,kv_ids=query,kv_id_lens=1"
+[ "${1-}" != bf16 ] || echo "index_bf16: $index"
 dtype=bf16
 line listed "seq_q=dynamic,head_dim_v=512,v_in_k=1,$listed"
 for dim in 32 64 80 96 128 256; do

@@ -48,7 +48,7 @@ typedef struct at_desc_table {
     at_struct desc;
     const at_described_field *fields;
     size_t num_fields;
-    const char *const *kernels; /* words of `kernel` in text, by number; NULL: there is one, which text does not name */
+    const char *const *kernels; /* words of `kernel` in text, by number */
     uint32_t num_kernels;
 
     /* Checks a description, and fills in its defaults. */

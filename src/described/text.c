@@ -75,7 +75,7 @@ void at_described_print(const at_desc_table *of, const void *desc, uint32_t whic
     memcpy(&narrow, desc, of->desc.bytes);
     if (of->narrow) of->narrow(&narrow, which);
     print(of, &narrow, &w);
-    if (of->kernels) mha_write(&w, ",kernel=%s", of->kernels[which]);
+    mha_write(&w, ",kernel=%s", of->kernels[which]);
 }
 
 /* ---- Reading ---- */
@@ -139,7 +139,7 @@ static attune_status read_field(const mha_pair *pair, const at_described_field *
 static attune_status refuse_name(const at_desc_table *of, const mha_pair *pair, at_error *err) {
     const char *names[MOST_NAMES] = {"op"};
     int count = 1;
-    if (of->kernels) names[count++] = "kernel";
+    names[count++] = "kernel";
     for (size_t i = 0; i < of->num_fields; i++) names[count++] = of->fields[i].name;
     const mha_suggestion suggestion = mha_suggest_name(pair, names, count);
     return at_fail(err, ATTUNE_INVALID_PROBLEM, "op=%s has no field '%.*s'%s", of->op,
@@ -149,7 +149,7 @@ static attune_status refuse_name(const at_desc_table *of, const mha_pair *pair, 
 static attune_status read_pair(void *user, const mha_pair *pair, at_error *err) {
     reader *const r = user;
     if (mha_key_is(pair, "op")) return ATTUNE_OK;
-    if (mha_key_is(pair, "kernel") && r->of->kernels) {
+    if (mha_key_is(pair, "kernel")) {
         const char *words[AT_MOST_KERNELS + 1] = {NULL};
         memcpy(words, r->of->kernels, r->of->num_kernels * sizeof *words);
         return read_word(pair, words, &r->which, err);

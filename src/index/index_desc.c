@@ -1,5 +1,6 @@
 /* Descriptions of an index: which are sound, their defaults, and their text. */
 #include "described/desc_table.h"
+#include "index/kernel.h"
 #include "problem/problem_fields.h"
 
 static attune_status check_dtype(const char *name, attune_dtype dtype, bool may_be_bytes, at_error *err) {
@@ -24,10 +25,51 @@ static attune_status settle(void *desc, at_error *err) {
     return at_check_size("has_scores", d->has_scores, 0, 1, err);
 }
 
+static bool has_kernel(const void *desc, uint32_t which) {
+    (void)desc;
+    return which == IDX_OWN;
+}
+
+static attune_status check_kernel(const void *desc, uint32_t which, at_error *err) {
+    const attune_index_desc *const d = desc;
+    if (which == IDX_OWN) return ATTUNE_OK;
+    if (d->dtype != ATTUNE_F32 && d->dtype != ATTUNE_BF16)
+        return at_fail(err, ATTUNE_UNSUPPORTED, "dtype is %s; of kernel=any it must be f32 or bf16",
+                       mha_dtype_name(d->dtype));
+    if (d->head_dim != IDX_ANY_DIM)
+        return at_fail(err, ATTUNE_UNSUPPORTED, "head_dim is %lld; of kernel=any it must be %d", (long long)d->head_dim,
+                       IDX_ANY_DIM);
+    attune_status status = at_check_size("num_heads of kernel=any", d->num_heads, 1, IDX_ANY_HEADS, err);
+    if (!status) status = at_check_size("num_ids of kernel=any", d->num_ids, 1, IDX_ANY_IDS, err);
+    return status ? status : at_check_size("has_scores of kernel=any", d->has_scores, 0, 0, err);
+}
+
+static void narrow(void *desc, uint32_t which) {
+    attune_index_desc *const d = desc;
+    if (which == IDX_OWN) return;
+    d->num_heads = IDX_ANY_HEADS, d->num_ids = IDX_ANY_IDS;
+    d->page_size = 0, d->is_causal = 0;
+}
+
+static bool generalise(void *desc, uint32_t *which) {
+    if (*which == IDX_ANY || check_kernel(desc, IDX_ANY, NULL)) return false;
+    *which = IDX_ANY;
+    return true;
+}
+
 #define DESC attune_index_desc
 static const at_described_field fields[] = {AT_SIZE(num_heads), AT_SIZE(head_dim),  AT_SIZE(num_ids),
                                             AT_DTYPE(dtype),    AT_DTYPE(w_dtype),  AT_FLAG(is_causal),
                                             AT_SIZE(page_size), AT_FLAG(has_scores)};
 
-const at_desc_table idx_table = {AT_DESC_TABLE(index, INDEX, NULL, sizeof(attune_index_desc)), .what = "index",
-                                 .num_kernels = 1, .settle = settle};
+static const char *const kernels[IDX_NUM_KERNELS] = {[IDX_OWN] = "own", [IDX_ANY] = "any"};
+
+const at_desc_table idx_table = {AT_DESC_TABLE(index, INDEX, NULL, sizeof(attune_index_desc)),
+                                 .what = "index",
+                                 .kernels = kernels,
+                                 .num_kernels = IDX_NUM_KERNELS,
+                                 .settle = settle,
+                                 .has_kernel = has_kernel,
+                                 .check_kernel = check_kernel,
+                                 .narrow = narrow,
+                                 .generalise = generalise};

@@ -47,9 +47,14 @@ static bool read_problem(writer *x, const char *problem) {
     attune_index_desc d;
     uint32_t which;
     if (!at_described_read(&idx_described, problem, &d, &which)) return false;
-    x->heads = d.num_heads, x->dim = d.head_dim, x->ids = d.num_ids, x->page = d.page_size;
+    x->is_any = which == IDX_ANY;
+    x->heads = d.num_heads, x->dim = d.head_dim, x->ids = d.num_ids, x->page = x->is_any ? 1 : d.page_size;
+    const long long numbers[] = {x->heads, x->ids, x->page};
+    for (int i = 0; i < 3; i++) snprintf(x->numbers[i], sizeof x->numbers[i], "%lld", numbers[i]);
+    x->num_heads = x->is_any ? "heads" : x->numbers[0], x->num_ids = x->is_any ? "num_ids" : x->numbers[1];
+    x->page_size = x->is_any ? "page_size" : x->numbers[2];
     x->dtype = mha_dtype_name(d.dtype), x->w_dtype = mha_dtype_name(d.w_dtype);
-    x->causal = d.is_causal, x->scores = d.has_scores, x->rows = idx_rows(&d);
+    x->causal = d.is_causal, x->scores = d.has_scores, x->rows = x->is_any ? IDX_ANY_TASK : idx_rows(&d);
     return true;
 }
 
@@ -77,12 +82,12 @@ static void choose_sizes(writer *x, const attune_build_request *request) {
 
 static void put_parameters(const writer *x) {
     PUT("kernel @index (\n");
-    PUT("  q: %s[batches, tokens, %lld, %lld] strides [q_b, q_t, q_h, 1] in,\n", x->dtype, x->heads, x->dim);
+    PUT("  q: %s[batches, tokens, %s, %lld] strides [q_b, q_t, q_h, 1] in,\n", x->dtype, x->num_heads, x->dim);
     if (x->page)
-        PUT("  k: %s[sequences, %lld, %lld] strides [k_b, k_t, 1] in,\n", x->dtype, x->page, x->dim);
+        PUT("  k: %s[sequences, %s, %lld] strides [k_b, k_t, 1] in,\n", x->dtype, x->page_size, x->dim);
     else
         PUT("  k: %s[sequences, keys, %lld] strides [k_b, k_t, 1] in,\n", x->dtype, x->dim);
-    PUT("  w: %s[batches, tokens, %lld] strides [w_b, w_t, 1] in,\n", x->w_dtype, x->heads);
+    PUT("  w: %s[batches, tokens, %s] strides [w_b, w_t, 1] in,\n", x->w_dtype, x->num_heads);
     if (idx_has_scales(x)) {
         PUT("  q_scale: f32[batches, tokens, %lld] strides [q_scale_b, q_scale_t, 1] in,\n", x->heads);
         if (x->page)
@@ -92,21 +97,26 @@ static void put_parameters(const writer *x) {
     }
     if (x->page) PUT("  table: i32[batch, columns] strides [table_b, 1] in,\n");
     PUT("  work: i32[items, %d] in,\n", IDX_WORK_COLUMNS);
-    PUT("  ids: i32[queries, %lld] out,\n", x->ids);
+    PUT("  ids: i32[queries, %s] out,\n", x->num_ids);
     if (x->scores) PUT("  scores: f32[queries, %lld] out,\n", x->ids);
     PUT("  batches: idx, tokens: idx, queries: idx, sequences: idx,%s\n",
         x->page ? " batch: idx, columns: idx," : " keys: idx,");
     PUT("  q_b: idx, q_t: idx, q_h: idx, k_b: idx, k_t: idx, w_b: idx, w_t: idx,\n");
     if (idx_has_scales(x)) PUT("  q_scale_b: idx, q_scale_t: idx, k_scale_b: idx, k_scale_t: idx,\n");
     if (x->page) PUT("  table_b: idx,\n");
-    PUT("  items: idx, chunks: idx, chunk_keys: idx, merged: idx, merged_rows: idx) {\n");
+    PUT("  items: idx, chunks: idx, chunk_keys: idx, merged: idx, merged_rows: idx%s) {\n",
+        x->is_any ? ",\n  heads: idx, num_ids: idx, page_size: idx, causal: idx" : "");
     PUT("assume batches >= 1\nassume tokens >= 1\nassume queries >= 1\nassume sequences >= 1\nassume chunks >= "
         "1\nassume chunk_keys >= 1\n");
     PUT("%s", x->page ? "assume batch >= 1\nassume columns >= 1\n" : "assume keys >= 1\n");
-    PUT("alloc part_ranks: i32[merged_rows, chunks, %lld] shared\nalloc part_keys: i32[merged_rows, chunks, %lld] "
+    if (x->is_any)
+        PUT("assume heads >= 1\nassume heads <= %lld\nassume num_ids >= 1\nassume num_ids <= %lld\n"
+            "assume page_size >= 1\nassume causal >= 0\nassume causal <= 1\n",
+            x->heads, x->ids);
+    PUT("alloc part_ranks: i32[merged_rows, chunks, %s] shared\nalloc part_keys: i32[merged_rows, chunks, %s] "
         "shared\n"
         "alloc part_fill: i32[merged_rows, chunks] shared\n",
-        x->ids, x->ids);
+        x->num_ids, x->num_ids);
 }
 
 /* Sets up a task's queries and their lists. */
@@ -121,6 +131,7 @@ static void put_task(const writer *x) {
         if (i == IDX_SEQUENCE) PUT(" in 0..%s", x->page ? "batch" : "sequences");
         PUT(" = cast.idx(work[item%s, %d])\n", x->phase, i);
     }
+    if (x->is_any) PUT("let ids%s = cast.i32(num_ids)\n", *x->phase ? x->phase : ".own");
     PUT("alloc ranks%s: i32[%d, %lld] scratch\nalloc listed%s: i32[%d, %lld] scratch\n", x->phase, x->rows, x->capacity,
         x->phase, x->rows, x->capacity);
     PUT("alloc fill%s: i32[%d] scratch\nalloc least%s: i32[%d] scratch\n", x->phase, x->rows, x->phase, x->rows);
@@ -129,17 +140,26 @@ static void put_task(const writer *x) {
 void idx_put_row(const writer *x, const char *suffix) {
     PUT("let token%s in 0..tokens = first_token%s + r%s\n", suffix, x->phase, suffix);
     PUT("let row%s in 0..queries = (b%s * tokens) + token%s\n", suffix, x->phase, suffix);
-    if (x->causal)
+    if (x->is_any)
+        PUT("let seen%s = max(seen_first%s + (r%s * causal), 0)\n", suffix, x->phase, suffix);
+    else if (x->causal)
         PUT("let seen%s = max(seen_first%s + r%s, 0)\n", suffix, x->phase, suffix);
     else
         PUT("let seen%s = max(seen_first%s, 0)\n", suffix, x->phase);
+}
+
+void idx_put_ids(const writer *x) {
+    if (x->is_any)
+        PUT("ids%s", *x->phase ? x->phase : ".own");
+    else
+        PUT("%lld:i32", x->ids);
 }
 
 void idx_put_is_long(const writer *x, const char *suffix) {
     if (x->scores)
         PUT("seen%s > 0", suffix);
     else
-        PUT("seen%s > %lld", suffix, x->ids);
+        PUT("seen%s > %s", suffix, x->num_ids);
 }
 
 /* ---- The phases ---- */
@@ -159,13 +179,15 @@ static void put_memory(const writer *x) {
 
 /* Keys of a chunk, tile by tile. */
 static void put_tiles(writer *x) {
-    PUT("let begin = chunk * chunk_keys\nlet end = min(begin + chunk_keys, %s)\n",
-        x->causal ? "max(seen_first + (count - 1), 0)" : "max(seen_first, 0)");
+    const char *const seen = x->is_any   ? "seen_first + ((count - 1) * causal)"
+                             : x->causal ? "seen_first + (count - 1)"
+                                         : "seen_first";
+    PUT("let begin = chunk * chunk_keys\nlet end = min(begin + chunk_keys, max(%s, 0))\n", seen);
     PUT("if ");
     if (x->scores)
         PUT("end > begin");
     else
-        PUT("(end > begin) & (%s > %lld)", x->causal ? "seen_first + (count - 1)" : "seen_first", x->ids);
+        PUT("(end > begin) & (%s > %s)", seen, x->num_ids);
     PUT(" {\nfor first in begin..end by %d {\n", TILE);
     if (!idx_is_direct(x)) idx_put_stage(x);
     PUT("for r in 0..count {\n");
@@ -176,8 +198,9 @@ static void put_tiles(writer *x) {
     idx_put_products(x);
     idx_put_selection(x);
     /* after the last tile, lists are cut to their final length */
-    PUT("let room = select((first + %d) >= min(end, seen), %lld:i32, %lld:i32)\nif fill[r] > room {\n", TILE, x->ids,
-        x->capacity - TILE - 2 * x->lanes);
+    PUT("let room = select((first + %d) >= min(end, seen), ", TILE);
+    idx_put_ids(x);
+    PUT(", %lld:i32)\nif fill[r] > room {\n", x->capacity - TILE - 2 * x->lanes);
     idx_put_compact(x, "r");
     PUT("}\n}\n}\n}\n}\n");
 }
@@ -192,14 +215,16 @@ static void put_merge(writer *x) {
     PUT("if ");
     idx_put_is_long(x, ".m");
     PUT(" {\nlet row.n in 0..merged_rows = row.m\nfill.m[r.m] = 0:i32\nleast.m[r.m] = -2147483648:i32\n");
-    PUT("for c in 0..chunks {\nlet have in 0..%lld = cast.idx(part_fill[row.n, c])\n", x->ids + 1);
+    PUT("for c in 0..chunks {\nlet have in 0..(%s + 1) = cast.idx(part_fill[row.n, c])\n", x->num_ids);
     PUT("for first.m in 0..have by %d {\nfor i.m in first.m..min(first.m + %d, have) {\n"
         "let rank.m = part_ranks[row.n, c, i.m]\n",
         TILE, TILE);
     idx_put_append(x, "r.m", "rank.m", "part_keys[row.n, c, i.m]");
     PUT("}\nif fill.m[r.m] > %lld:i32 {\n", x->capacity - TILE - 2 * x->lanes);
     idx_put_compact(x, "r.m");
-    PUT("}\n}\n}\nif fill.m[r.m] > %lld:i32 {\n", x->ids);
+    PUT("}\n}\n}\nif fill.m[r.m] > ");
+    idx_put_ids(x);
+    PUT(" {\n");
     idx_put_compact(x, "r.m");
     PUT("}\n");
     idx_put_list(x, "r.m", "row.m");

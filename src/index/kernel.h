@@ -38,6 +38,11 @@ enum {
     IDX_WORK_COLUMNS
 };
 
+/* The kernels of a description. IDX_ANY takes numbers of heads and ids, the size of a page and causality as arguments,
+ * and K without pages as one page for each sequence: tier 0 has it. */
+typedef enum idx_which { IDX_OWN, IDX_ANY, IDX_NUM_KERNELS } idx_which;
+enum { IDX_ANY_HEADS = 64, IDX_ANY_DIM = 128, IDX_ANY_IDS = 2048, IDX_ANY_TASK = 4 };
+
 /* The most queries of a task. */
 int idx_rows(const attune_index_desc *d);
 

@@ -103,9 +103,13 @@ void idx_put_compact(writer *x, const char *r) {
     PUT("%s = -2147483648:i32\nfor bit%d in 0..32 {\nlet %s = %s + (1:i32 << cast.i32(31 - bit%d))\n", nth, n, tried,
         nth, n);
     put_count(x, n, r, ">=", tried, "above");
-    PUT("%s = select(above%d >= %lld:i32, %s, %s)\n}\n", nth, n, x->ids, tried, nth);
+    PUT("%s = select(above%d >= ", nth, n);
+    idx_put_ids(x);
+    PUT(", %s, %s)\n}\n", tried, nth);
     put_count(x, n, r, ">", nth, "better");
-    PUT("least%s[%s] = %s\nties%d[] = %lld:i32 - better%d\nkept%d[] = 0:i32\n", p, r, nth, n, x->ids, n, n);
+    PUT("least%s[%s] = %s\nties%d[] = ", p, r, nth, n);
+    idx_put_ids(x);
+    PUT(" - better%d\nkept%d[] = 0:i32\n", n, n);
     PUT("for c%d in 0..length%d {\nlet rank%d = ranks%s[%s, c%d]\nlet key%d.c = listed%s[%s, c%d]\n", n, n, n, p, r, n,
         n, p, r, n);
     PUT("let tie%d = cast.i32(rank%d == %s) & cast.i32(ties%d[] > 0:i32)\nties%d[] = ties%d[] - tie%d\n", n, n, nth, n,
@@ -118,15 +122,15 @@ void idx_put_compact(writer *x, const char *r) {
 /* ---- The output ---- */
 
 static void put_tail_mask(const writer *x, const char *i) {
-    if (x->ids % x->lanes) PUT(" ? (ramp.x%d(%s, 1) < splat.x%d(%lld))", x->lanes, i, x->lanes, x->ids);
+    if (x->is_any || x->ids % x->lanes) PUT(" ? (ramp.x%d(%s, 1) < splat.x%d(%s))", x->lanes, i, x->lanes, x->num_ids);
 }
 
 void idx_put_list(writer *x, const char *r, const char *row) {
     const int n = x->names++, lanes = x->lanes;
     char o[16];
     snprintf(o, sizeof o, "o%d", n);
-    PUT("let length%d in 0..%lld = min(cast.idx(fill%s[%s]), %lld)\n", n, x->ids + 1, x->phase, r, x->ids);
-    PUT("for %s in 0..%lld by %d {\nlet live%d = ramp.x%d(%s, 1) < splat.x%d(length%d)\n", o, x->ids, lanes, n, lanes,
+    PUT("let length%d in 0..(%s + 1) = min(cast.idx(fill%s[%s]), %s)\n", n, x->num_ids, x->phase, r, x->num_ids);
+    PUT("for %s in 0..%s by %d {\nlet live%d = ramp.x%d(%s, 1) < splat.x%d(length%d)\n", o, x->num_ids, lanes, n, lanes,
         o, lanes, n);
     PUT("ids[%s, %s]:x%d", row, o, lanes);
     put_tail_mask(x, o);
@@ -145,7 +149,7 @@ void idx_put_list(writer *x, const char *r, const char *row) {
 /* All keys that the query sees. */
 static void put_all_seen(const writer *x, const char *row, const char *seen) {
     const int lanes = x->lanes;
-    PUT("for a in 0..%lld by %d {\nids[%s, a]:x%d", x->ids, lanes, row, lanes);
+    PUT("for a in 0..%s by %d {\nids[%s, a]:x%d", x->num_ids, lanes, row, lanes);
     put_tail_mask(x, "a");
     PUT(" = select(ramp.x%d(a, 1) < splat.x%d(%s), ramp.x%d(cast.i32(a), 1:i32), splat.x%d(-1:i32))\n", lanes, lanes,
         seen, lanes, lanes);
@@ -161,7 +165,7 @@ static void put_all_seen(const writer *x, const char *row, const char *seen) {
 static void put_part(const writer *x) {
     const int lanes = x->lanes;
     PUT("let place.e in 0..merged_rows = row.e\npart_fill[place.e, chunk] = fill[r.e]\n");
-    PUT("let length.e in 0..%lld = min(cast.idx(fill[r.e]), %lld)\n", x->ids + 1, x->ids);
+    PUT("let length.e in 0..(%s + 1) = min(cast.idx(fill[r.e]), %s)\n", x->num_ids, x->num_ids);
     PUT("for e in 0..length.e by %d {\nlet live.e = ramp.x%d(e, 1) < splat.x%d(length.e)\n", lanes, lanes, lanes);
     PUT("part_ranks[place.e, chunk, e]:x%d ? (live.e) = ranks[r.e, e]:x%d ? (live.e)\n", lanes, lanes);
     PUT("part_keys[place.e, chunk, e]:x%d ? (live.e) = listed[r.e, e]:x%d ? (live.e)\n}\n", lanes, lanes);

@@ -36,8 +36,8 @@ static void put_units(const writer *x, const char *access, const char *u, const 
 /* Packs heads side by side: packed[r, unit, head]. Padding repeats the last head. */
 static void put_pack_row(const writer *x) {
     const int lanes = x->lanes;
-    PUT("for h in 0..%lld by %d {\nfor i in 0..%d {\nlet head = min(h + i, %lld)\n", x->all_heads, lanes, lanes,
-        x->heads - 1);
+    PUT("for h in 0..%lld by %d {\nfor i in 0..%d {\nlet head = min(h + i, %s - 1)\n", x->all_heads, lanes, lanes,
+        x->num_heads);
     char to[48];
     snprintf(to, sizeof to, "turned[i, u]:x%d", lanes);
     PUT("for u in 0..%lld by %d {\n", x->padded, lanes);
@@ -51,8 +51,8 @@ static void put_pack_row(const writer *x) {
     PUT("}\n");
     if (idx_is_i8(x)) PUT("offsets[r.p, h]:x%d = splat.x%d(0:i32) - offset[]\n", lanes, lanes);
     char mask[80] = "";
-    if (x->heads % lanes || x->all_heads != x->heads)
-        snprintf(mask, sizeof mask, " ? (ramp.x%d(h, 1) < splat.x%d(%lld))", lanes, lanes, x->heads);
+    if (idx_pads_heads(x))
+        snprintf(mask, sizeof mask, " ? (ramp.x%d(h, 1) < splat.x%d(%s))", lanes, lanes, x->num_heads);
     PUT("let weight = %s(w[b, token.p, h]:x%d%s)\n", idx_cast(x->w_dtype), lanes, mask);
     if (idx_has_scales(x))
         PUT("weights[r.p, h]:x%d = weight * q_scale[b, token.p, h]:x%d%s\n", lanes, lanes, mask);
@@ -74,10 +74,12 @@ void idx_put_begin(const writer *x) {
 /* The place of key `number`; names end with `suffix`. */
 static void put_place(const writer *x, const char *number, const char *suffix) {
     if (x->page) {
-        PUT("let column%s in 0..columns = %s / %lld\nlet page%s in 0..sequences = cast.idx(table[sequence, "
+        char of_cache[48]; /* K without pages may have sequences before this one */
+        snprintf(of_cache, sizeof of_cache, x->is_any ? "(first_key + %s)" : "%s", number);
+        PUT("let column%s in 0..columns = %s / %s\nlet page%s in 0..sequences = cast.idx(table[sequence, "
             "column%s])\n",
-            suffix, number, x->page, suffix, suffix);
-        PUT("let place%s in 0..%lld = %s %% %lld\n", suffix, x->page, number, x->page);
+            suffix, of_cache, x->page_size, suffix, suffix);
+        PUT("let place%s in 0..%s = %s %% %s\n", suffix, x->page_size, of_cache, x->page_size);
     } else {
         PUT("let place%s in 0..keys = first_key + %s\n", suffix, number);
     }
@@ -174,10 +176,10 @@ static void put_weighted(const writer *x) {
             snprintf(score, sizeof score, "by_lane[%d]", i);
             if (idx_is_i8(x))
                 PUT("let %s = cast.f32(max(sums[%d, %d], splat.x%d(0:i32)))\n", positive, i, v, x->lanes);
-            else if (x->all_heads != x->heads) /* padding must not add NaN */
-                PUT("let %s = select(ramp.x%d(h.k + %d, 1) < splat.x%d(%lld), max(splat.x%d(0.0), sums[%d, %d]), "
+            else if (idx_pads_heads(x)) /* padding must not add NaN */
+                PUT("let %s = select(ramp.x%d(h.k + %d, 1) < splat.x%d(%s), max(splat.x%d(0.0), sums[%d, %d]), "
                     "splat.x%d(0.0))\n",
-                    positive, x->lanes, v * x->lanes, x->lanes, x->heads, x->lanes, i, v, x->lanes);
+                    positive, x->lanes, v * x->lanes, x->lanes, x->num_heads, x->lanes, i, v, x->lanes);
             else
                 PUT("let %s = max(splat.x%d(0.0), sums[%d, %d])\n", positive, x->lanes, i, v);
             PUT("%s = ", score);
@@ -192,7 +194,12 @@ void idx_put_products(const writer *x) {
     put_ahead(x);
     if (idx_is_direct(x)) put_direct(x);
     for (int i = 0; i < x->keys; i++) PUT("by_lane[%d] = splat.x%d(0.0)\n", i, x->lanes);
-    PUT("for h.k in 0..%lld by %d {\n", x->all_heads, x->vectors * x->lanes);
+    const int step = x->vectors * x->lanes;
+    if (x->is_any)
+        PUT("for t.k in 0..((heads + %d) / %d) {\nlet h.k in 0..%lld = t.k * %d\n", step - 1, step,
+            x->all_heads - step + 1, step);
+    else
+        PUT("for h.k in 0..%lld by %d {\n", x->all_heads, step);
     put_product(x);
     put_weighted(x);
     PUT("}\n");

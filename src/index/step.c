@@ -15,13 +15,17 @@ typedef struct range {
 typedef struct call {
     const attune_index_desc *d;
     const attune_index_step *step;
+    attune_kernel *kernel;
+    bool is_any;       /* it is IDX_ANY */
     int64_t tokens;    /* tokens of q: of all sequences, or of each */
     int64_t keys;      /* tokens of k: likewise; with pages, page_size */
     int64_t sequences; /* first dim of k: 1, the batch, or the pages */
     int64_t queries;   /* of the step */
     int64_t most_keys; /* that a query sees */
+    int64_t rows;      /* the most queries of a task */
     double pairs;      /* pairs of a query and a key that are multiplied */
     int32_t (*work)[IDX_WORK_COLUMNS];
+    int32_t *table; /* of K without pages, for IDX_ANY */
     int64_t items;
     void *buffers[IDX_NUM_TENSORS];
     int64_t scalars[32];
@@ -108,12 +112,12 @@ static int64_t at_least_0(int64_t x) { return x > 0 ? x : 0; }
 static void add_tasks(call *c, int64_t b, const range *r) {
     const attune_index_step *s = c->step;
     const bool is_one = s->cu_seqlens_q != NULL;
-    for (int64_t i = 0, rows = idx_rows(c->d); i < r->queries; i += rows) {
+    for (int64_t i = 0, rows = c->rows; i < r->queries; i += rows) {
         int32_t *const row = c->work[c->items++];
         row[IDX_BATCH] = is_one ? 0 : (int32_t)b;
         row[IDX_TOKEN] = (int32_t)(r->first_query + i);
         row[IDX_ROWS] = (int32_t)(r->queries - i < rows ? r->queries - i : rows);
-        row[IDX_SEQUENCE] = s->cu_seqlens_kv ? 0 : (int32_t)b;
+        row[IDX_SEQUENCE] = s->cu_seqlens_kv && !c->is_any ? 0 : (int32_t)b;
         row[IDX_FIRST_KEY] = (int32_t)r->first_key;
         row[IDX_SEEN] = (int32_t)seen_by(c->d, r, i);
         c->pairs += (double)row[IDX_ROWS] * (double)at_least_0(row[IDX_SEEN]);
@@ -124,7 +128,7 @@ static attune_status find_work(call *c, at_error *err) {
     const attune_index_step *s = c->step;
     int64_t items = 0;
     range r;
-    for (int64_t b = 0, rows = idx_rows(c->d); b < s->batch; b++) {
+    for (int64_t b = 0, rows = c->rows; b < s->batch; b++) {
         if (take_range(c, b, &r, err) || (c->d->page_size && check_pages(c, b, r.keys, err))) return err->status;
         items += (r.queries + rows - 1) / rows;
         c->queries += r.queries;
@@ -205,9 +209,9 @@ static attune_status describe(call *c, at_error *err) {
     add_scalar(c, c->tokens);
     add_scalar(c, c->queries);
     add_scalar(c, c->sequences ? c->sequences : 1);
-    if (d->page_size) {
+    if (d->page_size || c->is_any) {
         add_scalar(c, s->batch);
-        add_scalar(c, s->max_pages ? s->max_pages : 1);
+        add_scalar(c, d->page_size && s->max_pages ? s->max_pages : 1);
     } else {
         add_scalar(c, c->keys ? c->keys : 1);
     }
@@ -221,6 +225,12 @@ static attune_status describe(call *c, at_error *err) {
     if (d->page_size) {
         add_scalar(c, s->block_table_stride ? s->block_table_stride : s->max_pages);
         if (add_buffer(c, "block_table", s->block_table, err)) return err->status;
+    } else if (c->is_any) {
+        c->table = malloc((size_t)s->batch * sizeof *c->table);
+        if (!c->table) return at_fail_memory(err, (size_t)s->batch * sizeof *c->table);
+        for (int64_t b = 0; b < s->batch; b++) c->table[b] = s->cu_seqlens_kv ? 0 : (int32_t)b;
+        add_scalar(c, 1);
+        add_buffer(c, "block_table", c->table, err);
     }
     if (add_buffer(c, "work", c->work, err) || add_buffer(c, "ids", s->ids, err)) return err->status;
     return d->has_scores ? add_buffer(c, "scores", s->scores, err) : ATTUNE_OK;
@@ -243,6 +253,11 @@ static void divide_keys(call *c, uint32_t workers) {
     add_scalar(c, (keys + chunks - 1) / chunks);
     add_scalar(c, chunks > 1 ? c->items : 0);
     add_scalar(c, chunks > 1 ? c->queries : 0);
+    if (!c->is_any) return;
+    add_scalar(c, c->d->num_heads);
+    add_scalar(c, c->d->num_ids);
+    add_scalar(c, c->keys ? c->keys : 1);
+    add_scalar(c, c->d->is_causal);
 }
 
 static attune_status run_kernel(attune_index *x, call *c, bool is_interpreted, at_error *err) {
@@ -253,15 +268,24 @@ static attune_status run_kernel(attune_index *x, call *c, bool is_interpreted, a
     divide_keys(c, at_workers_of(&team, at_work_of(flops, x->described.context->target)));
     const at_described_call called = {c->buffers, c->num_buffers, c->scalars, flops};
     const at_described_step how = {s->runner, s->max_threads, s->cancel, is_interpreted};
-    return at_described_execute(&x->described, 0, &called, &how, err);
+    return at_described_execute_by(&x->described, c->kernel, &called, &how, err);
+}
+
+/* A kernel of tier 0 has tasks of its own size. */
+static attune_status take_kernel(attune_index *x, call *c, at_error *err) {
+    if (at_described_kernel(&x->described, IDX_OWN, &c->kernel, err)) return err->status;
+    c->is_any = c->kernel->is_general;
+    c->rows = c->is_any ? IDX_ANY_TASK : idx_rows(c->d);
+    return ATTUNE_OK;
 }
 
 attune_status idx_run_step(attune_index *x, const attune_index_step *s, bool is_interpreted, at_error *err) {
     call c = {.d = &x->desc, .step = s};
-    if (!check_sizes(c.d, s, err) && !find_work(&c, err) && c.queries && !describe(&c, err) &&
-        !run_kernel(x, &c, is_interpreted, err))
+    if (!check_sizes(c.d, s, err) && !take_kernel(x, &c, err) && !find_work(&c, err) && c.queries &&
+        !describe(&c, err) && !run_kernel(x, &c, is_interpreted, err))
         write_lens(&c);
     free(c.work);
+    free(c.table);
     return err->status;
 }
 

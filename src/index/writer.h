@@ -13,9 +13,12 @@ enum { TILE = 48 }; /* keys: a multiple of each choice of `keys`, and of the lan
 
 typedef struct writer {
     attune_ir_writer *w;
+    /* Of IDX_ANY heads and ids are the most that there may be; page is not 0. */
     long long heads, dim, ids, page;
+    const char *num_heads, *num_ids, *page_size; /* expressions of type idx: numbers, or arguments of IDX_ANY */
+    char numbers[3][24];
     const char *dtype, *w_dtype;
-    int causal, scores, rows;
+    int is_any, causal, scores, rows;
     int lanes, has_fma, has_dot2;
     int pack;                /* elements of a row in a unit: 2 of bf16 (to which f8 is converted), 4 of i8 */
     long long units, padded; /* units of a row, and of a row in scratch */
@@ -38,6 +41,9 @@ static inline bool idx_is_f32(const char *dtype) { return !strcmp(dtype, "f32");
 
 static inline const char *idx_cast(const char *dtype) { return idx_is_f32(dtype) ? "" : "cast.f32"; }
 
+/* Whether some lanes have no head. */
+static inline bool idx_pads_heads(const writer *x) { return x->is_any || x->all_heads != x->heads; }
+
 static inline const char *idx_unit_type(const writer *x) { return x->pack > 1 ? "i32" : "f32"; }
 
 /* Whether keys are read in place, as products need no other form: a copy of a tile of f32 would not fit into L1
@@ -48,6 +54,9 @@ static inline bool idx_is_direct(const writer *x) {
 
 /* For query r: its token, its row of the output, and its number of visible keys. */
 void idx_put_row(const writer *x, const char *suffix);
+
+/* The number of ids as i32, in the current phase. */
+void idx_put_ids(const writer *x);
 
 /* Whether a query needs scores, as it has more visible keys than its list takes. */
 void idx_put_is_long(const writer *x, const char *suffix);

@@ -232,7 +232,7 @@ expect "as JSON" 0 '"lacks_code": true' without_compiler num_heads=4,seq_q=301,h
 expect "the kernels of a description" 0 'few +.*KiB +1 .* fewer than 8 tokens' "$attune" explain \
     op=linear,num_heads=2,head_dim=16
 expect "one of them" 0 'tokens +.*at least 8 tokens' "$attune" explain op=conv,channels=8,taps=4,kernel=tokens
-expect "an operator with one" 0 '\(the only one\) .*all steps' "$attune" explain \
+expect "an operator with one" 0 'own .*all steps' "$attune" explain \
     op=index,num_heads=2,head_dim=16,num_ids=4
 expect "kernels of blocks" 0 '32768 .*up to 32768' "$attune" explain \
     op=blocks,num_heads=2,head_dim=16,block_size=16,stride=4

@@ -1,5 +1,5 @@
-/* Linear attention and its convolution by the machine code of tier 0: who gets it, and that its bits are those of
- * kernels that are compiled for the description. */
+/* Linear attention, its convolution and the index by the machine code of tier 0: who gets it, and that its bits are
+ * those of kernels that are compiled for the description. */
 #include <attune.h>
 
 #include "support/engine/tier0.h"
@@ -250,11 +250,88 @@ static void convolutions_have_the_same_bits(void **state) {
         }
 }
 
+/* ---- The index ---- */
+
+enum { QUERIES = 11, KEYS = 190, PAGE = 32, PAGES = 8, MOST_IDS = 60 };
+typedef enum cache { WITHOUT_PAGES, RAGGED_KEYS, IN_PAGES, NUM_CACHES } cache;
+
+/* The ids of all queries, in the same tensors each time. */
+static void run_index(attune_context *context, const attune_index_desc *d, cache kind, bool is_interpreted,
+                      int32_t chosen[QUERIES * MOST_IDS]) {
+    static const int32_t starts[] = {0, 3, 3, QUERIES}, keys[] = {0, 40, 70, KEYS}, lens[] = {90, 0, 61};
+    static const int32_t table[3][3] = {{2, 0, 5}, {0}, {1, 7}};
+    attune_index *index;
+    attune_index_step s = ATTUNE_INDEX_STEP_INIT;
+    state_of_numbers = 3;
+    s.batch = 3, s.cu_seqlens_q = starts;
+    if (kind == WITHOUT_PAGES) s.seq_kv = KEYS, s.batch = 1, s.cu_seqlens_q = NULL, s.seq_q = QUERIES;
+    if (kind == RAGGED_KEYS) s.cu_seqlens_kv = keys;
+    if (kind == IN_PAGES) s.kv_lens = lens, s.block_table = table[0], s.max_pages = 3, s.num_pages = PAGES;
+    void *const q = numbers(d->dtype, QUERIES * d->num_heads * d->head_dim, false),
+                *const k = numbers(d->dtype, PAGES * PAGE * d->head_dim, false),
+                *const w = numbers(ATTUNE_F32, QUERIES * d->num_heads, false);
+    s.q.data = q, s.k.data = k, s.w.data = w, s.ids = chosen;
+    memset(chosen, 0, QUERIES * MOST_IDS * sizeof *chosen);
+    if (attune_index_create(context, d, &index)) fail_msg("%s", attune_last_message());
+    if (is_interpreted ? attune_index_run_interpreted(index, &s) : attune_index_run(index, &s))
+        fail_msg("%s", attune_last_message());
+    attune_index_destroy(index);
+    free(q), free(k), free(w);
+}
+
+static void check_index(const char *isa, const attune_index_desc *d, cache kind) {
+    static int32_t by_tier0[QUERIES * MOST_IDS], own[QUERIES * MOST_IDS], interpreted[QUERIES * MOST_IDS];
+    attune_context *const bare = tier0_context(isa), *const compiling = compiling_context(isa);
+    run_index(bare, d, kind, false, by_tier0);
+    run_index(bare, d, kind, true, interpreted);
+    run_index(compiling, d, kind, false, own);
+    assert_int_equal(tier0_hits, 1);
+    assert_int_equal(vm_hits, 0);
+    assert_memory_equal(by_tier0, own, sizeof own);
+    assert_memory_equal(by_tier0, interpreted, sizeof own);
+    attune_context_destroy(bare);
+    attune_context_destroy(compiling);
+}
+
+static void indexes_have_the_same_ids(void **state) {
+    (void)state;
+    for (int t = 0; t < TIER0_NUM_ISAS; t++)
+        for (int i = 0; i < 2 * NUM_CACHES && has_operators(tier0_isas[t]); i++) {
+            attune_index_desc d = ATTUNE_INDEX_DESC_INIT;
+            const cache kind = (cache)(i / 2);
+            d.num_heads = i % 2 ? 64 : 5, d.head_dim = 128, d.dtype = ATTUNE_BF16, d.w_dtype = ATTUNE_F32;
+            d.num_ids = i % 2 ? MOST_IDS : 7, d.is_causal = i % 2;
+            d.page_size = kind == IN_PAGES ? PAGE : 0;
+            check_index(tier0_isas[t], &d, kind);
+        }
+}
+
+static void other_indexes_are_for_the_virtual_machine(void **state) {
+    (void)state;
+    static const attune_index_desc others[] = {
+        {.struct_size = sizeof others[0], .num_heads = 2, .head_dim = 64, .num_ids = 7, .dtype = ATTUNE_BF16},
+        {.struct_size = sizeof others[0], .num_heads = 65, .head_dim = 128, .num_ids = 7, .dtype = ATTUNE_BF16},
+        {.struct_size = sizeof others[0], .num_heads = 2, .head_dim = 128, .num_ids = 7},
+    };
+    static int32_t chosen[QUERIES * MOST_IDS];
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        attune_context *const bare = tier0_context(NULL);
+        run_index(bare, &others[i], RAGGED_KEYS, false, chosen);
+        assert_int_equal(tier0_hits, 0);
+        assert_int_equal(vm_hits, 1);
+        attune_context_destroy(bare);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear_attention_has_the_same_bits), cmocka_unit_test(prompts_have_the_bits_of_reproducible),
-        cmocka_unit_test(others_are_for_the_virtual_machine), cmocka_unit_test(a_text_has_its_own_parameters),
+        cmocka_unit_test(linear_attention_has_the_same_bits),
+        cmocka_unit_test(prompts_have_the_bits_of_reproducible),
+        cmocka_unit_test(others_are_for_the_virtual_machine),
+        cmocka_unit_test(a_text_has_its_own_parameters),
         cmocka_unit_test(convolutions_have_the_same_bits),
+        cmocka_unit_test(indexes_have_the_same_ids),
+        cmocka_unit_test(other_indexes_are_for_the_virtual_machine),
     };
     return cmocka_run_group_tests(tests, tier0_setup, NULL);
 }

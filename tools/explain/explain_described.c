@@ -9,6 +9,8 @@
 /* When a step uses a kernel, by its word in text. */
 static const char *use_of(const char *word) {
     static const char *const uses[][2] = {
+        {"any", "where nothing can be compiled"},
+        {"any_tokens", "longer steps where nothing can be compiled"},
         {"few", "steps whose longest sequence has fewer than 8 tokens"},
         {"chunks", "longer ones"},
         {"channels", "contiguous channels"},
@@ -33,7 +35,7 @@ static const char *use_of(const char *word) {
     return "all steps";
 }
 
-/* The word of a kernel's text; one that stands alone has none. */
+/* The word of a kernel's text. */
 static const char *word_of(const char *kernel) {
     static const char key[] = ",kernel=";
     const char *const at = strstr(kernel, key);
@@ -43,7 +45,7 @@ static const char *word_of(const char *kernel) {
 static void add_row(table *t, const char *kernel, const attune_kernel_info *info) {
     char bytes[TABLE_NUMBER_BYTES], scratch[TABLE_NUMBER_BYTES];
     const char *const word = word_of(kernel);
-    table_cell(t, "%s", *word ? word : "(the only one)");
+    table_cell(t, "%s", word);
     table_cell(t, "%s", tool_origin_place(info->origin));
     table_cell(t, "%s", table_bytes(info->code_bytes, bytes));
     table_cell(t, "%u", info->num_phases);
