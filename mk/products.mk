@@ -51,7 +51,7 @@ BEFORE_BUILT = . tests/sanitizers.sh; LD_LIBRARY_PATH='$(BUILD)'"$${LD_LIBRARY_P
 TIER0_TARGETS_x86_64 = avx512,avx2,x86-64
 TIER0_DOTS_x86_64 = avx512_bf16
 TIER0_TARGETS_aarch64 = aarch64
-# Other operators than attention: there is no room for the baseline of x86-64.
+# Other operators than attention, and MLA's latents: there is no room for the baseline of x86-64.
 TIER0_OPERATORS_x86_64 = avx512,avx2
 TIER0_OPERATORS_aarch64 = aarch64
 # Kernels take minutes to compile, so they are made anew only after a change of what generates code or writes bundles,

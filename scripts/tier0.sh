@@ -1,7 +1,7 @@
 #!/bin/sh
 # tier0.sh OUTPUT TARGETS OPERATORS [DOTS]: makes libattune-tier0.so of the kernels that tier0_kernels.sh lists, for
-# TARGETS, those of other operators than attention for OPERATORS. DOTS have dot products of bf16. $ATTUNE compiles, and
-# $LINK links.
+# TARGETS, those of other operators than attention, and of latents, for OPERATORS. DOTS have dot products of bf16.
+# $ATTUNE compiles, and $LINK links.
 set -eu
 output=$1 targets=$2 operators=$3 dots=${4-}
 here=$(dirname "$0")

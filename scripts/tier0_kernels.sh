@@ -2,7 +2,7 @@
 # tier0_kernels.sh [bf16|ggml|operators]: prints the kernels of tier 0 as a manifest for `attune bundle`. bf16: those
 # that instruction sets with dot products of bf16 have beside the kernels of the same registers without; the others
 # would be the same. ggml: those of libggml-attune.so, which engines without ggml do not need. operators: those of
-# described operators (src/described).
+# described operators (src/described), and of MLA's latents.
 #
 # They leave open all that a kernel can leave open: lengths, batch, heads, strides, scale. Of a problem that fixes some
 # of it, the library gives them the rest in each call (src/engine/tier0.c). All write lse, which costs less room than
@@ -85,12 +85,21 @@ if [ "${1-}" = ggml ]; then
 	exit
 fi
 
+# Multi-head latent attention, absorbed: a latent and its rotated part are the key, the latent is the value. These
+# models have no sinks. Some of them list keys, which an index chooses (DeepSeek V3.2).
+latents() { # types, what differs with many queries
+	dim=576
+	for dtype in $1; do steps _latent ",head_dim_v=512,v_in_k=1" "${2-}" | sed s/,sinks=1//; done
+	dtype=bf16
+	line listed "seq_q=dynamic,head_dim_v=512,v_in_k=1,ragged=1,page_size=$page,kv_lens=1,seq_new=dynamic,$listed"
+	echo "index_bf16: op=index,num_heads=1,head_dim=128,num_ids=1,dtype=bf16,kernel=any"
+}
+listed=general=1,kv_ids=query,kv_id_lens=1
+
 # Linear attention for heads of any size, with a decay for each head (Qwen3-Next, Qwen3.5, Olmo Hybrid), for each key
 # (Kimi Linear), and without the delta rule (Mamba 2, lightning attention). Only the last has no kernel for prompts. The
 # convolution of four taps before it.
-index="op=index,num_heads=1,head_dim=128,num_ids=1,dtype=bf16,kernel=any" # DeepSeek V3.2
 operators() {
-	echo "index_bf16: $index"
 	for dtype in f32 bf16; do
 		any="op=linear,num_heads=1,head_dim=64,dtype=$dtype"
 		delta="$any,rule=gated_delta,has_beta=1"
@@ -106,18 +115,10 @@ operators() {
 }
 if [ "${1-}" = operators ]; then
 	operators
+	latents "bf16 f32" ,reproducible=1
 	exit
 fi
-# Multi-head latent attention, absorbed: a latent and its rotated part are the key, the latent is the value. These
-# models have no sinks. Some of them list keys (DeepSeek V3.2).
-dim=576
-for dtype in bf16 $([ "${1-}" = bf16 ] || echo f32); do
-	steps _latent ",head_dim_v=512,v_in_k=1" $([ "${1-}" = bf16 ] || echo ,reproducible=1) | sed s/,sinks=1//
-done
-listed="ragged=1,page_size=16,kv_lens=1,seq_new=dynamic,general=1,kv_ids=query,kv_id_lens=1"
-[ "${1-}" != bf16 ] || echo "index_bf16: $index"
-dtype=bf16
-line listed "seq_q=dynamic,head_dim_v=512,v_in_k=1,$listed"
+[ "${1-}" != bf16 ] || latents bf16
 for dim in 32 64 80 96 128 256; do
 	case ${1-} in bf16) dots ;; *) kernels ;; esac
 done

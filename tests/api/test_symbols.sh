@@ -58,7 +58,7 @@ expect "tier 0 has hardly anything for the dynamic linker to do" 0 '^[0-9]$' rel
 nm -S -t d "$BUILD/libattune-tier0.so" | awk '$4 ~ /^attune_tier0/ { n = split($4, part, "."); bytes[part[3]] += $2 }
     END { for (isa in bytes) printf "%s %d\n", isa, bytes[isa] }' >"$work/isas"
 expect "tier 0 has kernels" 0 '^(avx2|aarch64) [0-9]{5}' cat "$work/isas"
-nothing "and no instruction set has more than 2 MB of them" awk '$2 > 2000000' "$work/isas"
+nothing "and no instruction set has more than 2 MiB of them" awk '$2 > 2097152' "$work/isas"
 
 # ---- What the Makefile asks of a compiler ----
 

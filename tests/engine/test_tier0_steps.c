@@ -174,10 +174,14 @@ static void check_case(const char *isa, int i) {
     attune_context_destroy(context);
 }
 
+/* There is no room for latents on the baseline of x86-64. */
+static bool has_kernel(const char *isa, int i) { return strcmp(isa, "x86-64") != 0 || !strstr(cases[i].kernel, "576"); }
+
 static void has_the_bits_of_its_ir(void **state) {
     (void)state;
     for (int t = 0; t < TIER0_NUM_ISAS; t++)
-        for (int i = 0; i < NUM_CASES && tier0_runs_here(tier0_isas[t]); i++) check_case(tier0_isas[t], i);
+        for (int i = 0; i < NUM_CASES && tier0_runs_here(tier0_isas[t]); i++)
+            if (has_kernel(tier0_isas[t], i)) check_case(tier0_isas[t], i);
 }
 
 /* With `reproducible` they have the bits of the call's own loop IR, too, whatever the number of queries. */
@@ -212,7 +216,7 @@ static void reproducible_steps_have_the_same_bits(void **state) {
     (void)state;
     for (int t = 0; t < TIER0_NUM_ISAS; t++)
         for (int i = 0; i < NUM_CASES && tier0_runs_here(tier0_isas[t]); i++)
-            if (has_reproducible(i)) check_reproducible(tier0_isas[t], i);
+            if (has_reproducible(i) && has_kernel(tier0_isas[t], i)) check_reproducible(tier0_isas[t], i);
 }
 
 /* By phases, as adapters run it on threads of their engine. */
