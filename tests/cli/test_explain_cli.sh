@@ -264,7 +264,7 @@ refuse "a bad problem" 'head_dim' "$attune" explain num_heads=2,seq_q=4,head_dim
 refuse "keys whose number is open" 'seq_kv is not set' "$attune" explain num_heads=2,seq_q=1,seq_kv=dynamic,head_dim=16
 refuse "no keys" 'no keys to be measured with' "$attune" explain num_heads=2,seq_q=1,seq_kv=dynamic,head_dim=16 \
     --sizes=seq_kv=0
-refuse "queries that see nothing" 'no query sees a key' "$attune" explain --json \
+refuse "queries without keys" 'no query attends to a key' "$attune" explain --json \
     num_heads=2,seq_q=4,head_dim=16,is_causal=1,causal_offset=-4
 expect "no problem" 2 'a PROBLEM is needed' "$attune" explain
 expect "two problems" 2 'one problem only' "$attune" explain $small $small
