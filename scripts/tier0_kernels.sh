@@ -85,11 +85,11 @@ if [ "${1-}" = ggml ]; then
 	exit
 fi
 
-# Multi-head latent attention, absorbed: a latent and its rotated part are the key, the latent is the value. These
-# models have no sinks. Some of them list keys, which an index chooses (DeepSeek V3.2).
+# Multi-head latent attention, absorbed: a latent and its rotated part are the key, the latent is the value. Some
+# models list keys, which an index chooses (DeepSeek V3.2).
 latents() { # types, what differs with many queries
 	dim=576
-	for dtype in $1; do steps _latent ",head_dim_v=512,v_in_k=1" "${2-}" | sed s/,sinks=1//; done
+	for dtype in $1; do steps _latent ",head_dim_v=512,v_in_k=1" "${2-}"; done
 	dtype=bf16
 	line listed "seq_q=dynamic,head_dim_v=512,v_in_k=1,ragged=1,page_size=$page,kv_lens=1,seq_new=dynamic,$listed"
 	echo "index_bf16: op=index,num_heads=1,head_dim=128,num_ids=1,dtype=bf16,kernel=any"

@@ -236,8 +236,7 @@ static bool has_step(const search *s, attune_problem open) {
     const int64_t group = p->num_heads / p->num_kv_heads, queries = mha_most_queries(p);
     if ((p->page_size & (p->page_size - 1)) || !ends_at_last(p) || p->logits_soft_cap >= LARGE_CAP) return false;
     s->found->folds_group = false;
-    open.is_general = open.is_causal = open.is_ragged = open.has_kv_lens = 1;
-    open.has_sinks = p->has_sinks || !p->v_in_k;
+    open.is_general = open.is_causal = open.is_ragged = open.has_kv_lens = open.has_sinks = 1;
     open.window_left = ANY_WINDOW;
     if (p->logits_soft_cap > 0) open.logits_soft_cap = ANY_CAP;
     open.causal_align = ATTUNE_BOTTOM_RIGHT;
