@@ -416,8 +416,10 @@ expect "ir runs an inout buffer" 0 'same bits' "$attune" ir examples/ir/softmax_
 
 # refuse_call NAME PATTERN PROBLEM ARGUMENT…: with q, k and v of 4 heads, 6 tokens and 8 columns, unless said otherwise.
 refuse_call() {
-    refuse "$1" "$2" "$attune" run "$3" --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" -o "$work/none.npy" \
-        --lse "$work/none-lse.npy" "${@:4}"
+    local keys=(--k "$work/3d.npy" --v "$work/3d.npy")
+    [ "${4-}" != --k ] || keys=()
+    refuse "$1" "$2" "$attune" run "$3" --q "$work/3d.npy" "${keys[@]}" -o "$work/none.npy" --lse "$work/none-lse.npy" \
+        "${@:4}"
 }
 make_npy "$work/pages.npy" '<f4' False '(3, 4, 4, 8)' 1536
 make_npy "$work/other.npy" '|b1' False '(5, 6)' 30
@@ -567,7 +569,7 @@ q=$minilm/q.npy
 use() { "$attune" run --q "$1" --k "${2:-$q}" --v "${3:-$q}" "${@:4}"; }
 refuse "a file that does not exist" 'missing.npy: cannot read: No such file' use "$work/missing.npy"
 refuse "a directory" 'Is a directory' use "$work"
-refuse "a path that is empty" "'': cannot read" "$attune" run "${layer[@]}" --q ''
+refuse "a path that is empty" "'': cannot read" "$attune" run "${layer[@]:2}" --q ''
 refuse "an output path that is empty" "'': cannot write" "$attune" run "${layer[@]}" -o ''
 [ "$(id -u)" -eq 0 ] || { cp $q "$work/secret.npy" && chmod 0 "$work/secret.npy"; }
 [ "$(id -u)" -eq 0 ] || refuse "an unreadable file" 'Permission denied' use "$work/secret.npy"
@@ -655,7 +657,8 @@ packed=(--tensor qkv_weight="$work/qkv.npy" --tensor qkv_bias="$work/qkv_bias.np
 separate=(--tensor q_weight="$work/w0.npy" --tensor k_weight="$work/w1.npy" --tensor v_weight="$work/w2.npy"
     --tensor q_bias="$work/b0.npy" --tensor k_bias="$work/b1.npy" --tensor v_bias="$work/b2.npy" "${out[@]}")
 near='f64 reference +max error [0-9.]+e-0[4-9]'
-run_block() { "$attune" run num_heads=3 --tensor x="$work/x_1.npy" "$@"; }
+run_block_of() { "$attune" run num_heads=3 --tensor x="$work/$1.npy" "${@:2}"; }
+run_block() { run_block_of x_1 "$@"; }
 expect "a block from its weights" 0 "$near" run_block "${packed[@]}" --check -o "$work/block.npy"
 grep -q 'problem +embed_dim=24,num_heads=3,seq_q=5,seq_kv=5,head_dim=8$' -E "$work/stdout" &&
     grep -q 'interpreter +the same bits' -E "$work/stdout"
@@ -665,7 +668,7 @@ report $? "a result without a batch, as its input"
 expect "the same weights one by one" 0 'GFLOP' run_block "${separate[@]}" -o "$work/other.npy"
 cmp "$work/block.npy" "$work/other.npy"
 report $? "give the same bits"
-expect "a batch of two" 0 "$near" run_block --tensor x="$work/x2.npy" "${packed[@]}" --check -o "$work/other.npy"
+expect "a batch of two" 0 "$near" run_block_of x2 "${packed[@]}" --check -o "$work/other.npy"
 cmp <(tail -c 480 "$work/block.npy") <(tail -c 480 "$work/other.npy")
 report $? "has the bits of each"
 expect "cross-attention" 0 'embed_dim=24,kv_embed_dim=16,num_heads=3,seq_q=5,seq_kv=7' run_block --check \
@@ -680,24 +683,22 @@ report $? "are written"
 refuse "a block without weights" 'q_weight is missing' run_block
 refuse "a block that lacks one" 'v_weight is missing' run_block --tensor q_weight="$work/square.npy" \
     --tensor k_weight="$work/square.npy" "${out[@]}"
-refuse "a weight of another shape" 'k_weight is \[24, 16\] f32; expected \[24, 24\] f32' run_block "${separate[@]}" \
-    --tensor k_weight="$work/narrow.npy"
+refuse "a weight of another shape" 'k_weight is \[24, 16\] f32; expected \[24, 24\] f32' run_block \
+    "${separate[@]/w1/narrow}"
 refuse "a weight of the other layout" 'k_weight is \[24, 16\] f32; expected \[16, 24\] f32 \(\[in_dim, out_dim\]\)' \
-    run_block \
-    "${separate[@]}" --tensor x_kv="$work/x_kv.npy" --tensor k_weight="$work/narrow.npy" --layout=in_out
+    run_block "${separate[@]/w1/narrow}" --tensor x_kv="$work/x_kv.npy" --layout=in_out
 refuse "a weight of another dtype" 'q_weight is .* f32; expected \[24, 24\] f16' "$attune" run num_heads=3,w_dtype=f16 \
     --tensor x="$work/x_1.npy" "${separate[@]}"
-refuse "weights twice" 'q_weight and qkv_weight are both given' run_block "${packed[@]}" "${separate[@]}"
+refuse "weights twice" 'q_weight and qkv_weight are both given' run_block "${packed[@]:0:4}" "${separate[@]}"
 refuse "weights of attention alone" 'square.npy: the problem has no tensor named q_weight' "$attune" run "${layer[@]}" \
     --tensor q_weight="$work/square.npy"
 refuse "another embed_dim" 'embed_dim is 48 by the problem but 24 in .*x_1.npy' "$attune" run num_heads=3,embed_dim=48 \
     --tensor x="$work/x_1.npy" "${packed[@]}"
 refuse "heads that do not divide embed_dim" 'num_heads is 5, which does not divide embed_dim = 24' "$attune" run \
     num_heads=5 --tensor x="$work/x_1.npy" "${packed[@]}"
-refuse "inputs of two batches" 'batch is 2 by .*x2.npy but 1 in .*x_kv.npy' run_block --tensor x="$work/x2.npy" \
+refuse "inputs of two batches" 'batch is 2 by .*x2.npy but 1 in .*x_kv.npy' run_block_of x2 \
     --tensor x_kv="$work/x_kv.npy"
-refuse "an input of four dimensions" '4 dimensions instead of 3, or 2 for a batch of one' run_block --tensor \
-    x="$work/e.npy"
+refuse "an input of four dimensions" '4 dimensions instead of 3, or 2 for a batch of one' run_block_of e
 expect "an unknown layout" 2 "'out_in' or 'in_out', not 'oi'" run_block --layout=oi
 expect "compile shows phases and weights" 0 'in [2-9] phases' "$attune" compile embed_dim=64,num_heads=4,seq_q=32
 grep -Eq '^weights +[0-9.]+ KiB packed$' "$work/stdout"
