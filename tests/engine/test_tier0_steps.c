@@ -115,7 +115,7 @@ static const struct {
     {{"batch=3,num_heads=8,num_kv_heads=1,seq_q=1,seq_kv=dynamic,dtype=bf16,kv_lens=1," LATENTS, .sizes = "seq_kv=70",
       .kv = {70, 5, 33}},
      "step_bf16_latent_576_few"},
-    {{LISTING "num_heads=20,num_kv_heads=1,dtype=bf16,page_size=64," LATENTS,
+    {{LISTING "num_heads=16,num_kv_heads=1,dtype=bf16,page_size=64," LATENTS,
       .sizes = "total_q=27,num_pages=4,max_pages=2,num_ids=250", PROMPTS},
      "bf16_576_listed"},
     {{LISTING "num_heads=128,num_kv_heads=1,dtype=bf16,page_size=16,max_seq_q=1,softmax_scale=0.072," LATENTS,

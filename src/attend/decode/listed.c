@@ -93,7 +93,8 @@ dl_ahead dl_keys_of_next_tile(const d_lanes *d, const dl_tile *tile, const ir_ex
     const ir_expr *number = ir_times(b, ir_div(b, rows->first, ir_idx(b, step)), ahead.keys);
     for (int64_t key = 0; key < ahead.keys; key++) {
         const ir_expr *i = ir_times(b, ir_min(b, ir_plus(b, number, key), ir_idx(b, keys / 2 - 1)), 2);
-        const ir_expr *j = dl_first(d, "ahead", ir_add(b, first, ir_plus(b, i, parity)), ir_idx(b, 1), tile->keys);
+        const ir_expr *j = ir_min(b, ir_add(b, first, ir_plus(b, i, parity)), ir_plus(b, tile->keys, -1));
+        j = dl_first(d, "ahead", j, ir_idx(b, 1), tile->keys);
         ahead.key[key] = dl_listed_key(d, ir_plus(b, j, d->c->s->kv_tile));
     }
     return ahead;
