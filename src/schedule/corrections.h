@@ -59,7 +59,8 @@ typedef struct mha_candidate {
 } mha_candidate;
 
 /* A search for the schedule that costs least. The part of a schedule that it changes says what belongs to the space,
- * and what a schedule of it costs. Both may look at `tried` only, and may fill in more of it. */
+ * and what a schedule of it costs. Of the two candidates they look at `tried` only, and
+ * may fill in more of it. */
 typedef struct mha_search {
     const mha_cost_context *c;
     mha_priced of;

@@ -35,7 +35,8 @@ enum { MAX_TASK_ROWS = 64 };
 
 /* If the number of rows is known at run time only, the rows after the last whole register tile would cost a whole one:
  * 5 rows as much as 8. So they get register tiles of REST_ROWS, and with an odd group a last row gets its own. Heads of
- * a group that fill whole register tiles leave no rest. */
+ * a group that fill whole register tiles leave no rest. General kernels, whose group is an argument, have tiles of two
+ * rows only. */
 enum { REST_ROWS = 2 };
 static int64_t row_step_of(const d_lanes *d) {
     const mha_schedule *s = d->c->s;

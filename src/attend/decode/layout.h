@@ -167,7 +167,8 @@ void dl_finish_rows(d_lanes *d, bool seen);
 void dl_merge_row(d_lanes *d, const ir_expr *r, const ir_expr *chunks);
 
 /* The rows of a task, `step` at a time. The C block is built once inside an IR loop, and once more for the remaining
- * rows if there may be any. If their number is known at run time only, it is built for tiles of two rows and of one. */
+ * rows if there may be any. If their number is known at run time only, it is built for tiles of two rows, and with an
+ * odd group for a tile of one. */
 typedef struct dl_rows {
     const ir_expr *first;
     int64_t count; /* 0 ends the C loop */
