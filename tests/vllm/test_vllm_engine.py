@@ -71,7 +71,11 @@ ATTUNE = {
     "no chunks": options(max_num_batched_tokens=2048, block_size=32),
     "blocks of 16": options(block_size=16),
     "prefixes": options(repeat=2, enable_prefix_caching=True, block_size=32, max_num_batched_tokens=128),
-    "shared prefix": options(repeat=2, enable_prefix_caching=True, block_size=32, **SHARED) | {"shared": 288},
+    **{
+        f"shared prefix {chunk}": options(repeat=2, enable_prefix_caching=True, block_size=32,
+                                          max_num_batched_tokens=chunk, **SHARED) | {"shared": 288}
+        for chunk in (256, 2048)
+    },
     "any head size": options(model="ODD_MODEL"),
     "tiny": options(num_gpu_blocks_override=26, max_model_len=512, **TINY),
     "int8": options(kv_cache_dtype="int8_per_token_head"),
@@ -180,11 +184,13 @@ def test_prefix_caching(attune, stock):
     assert attune["prefixes"]["prefix_cache_hits"] > 500
 
 
-def test_shared_prefix(attune, stock):
-    """The second time all requests have the same first blocks, whose keys are read once in each step."""
-    first, second = attune["shared prefix"]["tokens"]
+@pytest.mark.parametrize("chunk", [256, 2048])
+def test_shared_prefix(attune, stock, chunk):
+    """All requests have the same first blocks, whose keys are read once in each step. With chunks of 2048 the first
+    request writes them in the step in which the others have them already."""
+    first, second = attune[f"shared prefix {chunk}"]["tokens"]
     assert first == second == stock["shared prefix"]["tokens"][0]
-    assert attune["shared prefix"]["stats"]["steps.shared"] >= 12
+    assert attune[f"shared prefix {chunk}"]["stats"]["steps.shared"] >= 12
 
 
 def test_any_head_size(attune):

@@ -1,8 +1,8 @@
 """Prefixes that requests share in vLLM's cache (cascade attention). Needs torch, and nothing of vLLM.
 
-Neighbours in a step whose first blocks are the same are one sequence in a first pass, which reads the keys of these
-blocks once for all of their queries. A second pass is over the keys that each request has for itself. The logarithms of
-their sums join the two.
+A first pass appends the new keys, and is over the keys that each request has for itself. Neighbours in a step whose
+first blocks are the same are one sequence in a second pass, which reads the keys of these blocks once for all of their
+queries. The logarithms of their sums join the two.
 """
 
 from __future__ import annotations
@@ -62,13 +62,14 @@ class Plan:
         self, q: torch.Tensor, k: Any = None, v: Any = None, *, out: torch.Tensor, runner: Any, sinks: Any = None,
         **cache: Any,
     ) -> torch.Tensor:
-        """The second pass appends, and has the sinks. Layers run one after the other, so they share what is between."""
+        """A request may share blocks that another writes in this step, so the pass that appends runs first. It has the
+        sinks. Layers run one after the other, so they share what is between."""
         if self._parts is None:
             self._parts = q.new_empty((2, *q.shape)), q.new_empty((2, *q.shape[1::-1]), dtype=torch.float32)
         parts, lse = self._parts
         bindings = {} if sinks is None else {"sinks": sinks}
-        self._prefix.run(q, out=parts[0], lse=lse[0], runner=runner, **cache)
         self._own.run(q, k, v, out=parts[1], lse=lse[1], runner=runner, **cache, **bindings)
+        self._prefix.run(q, out=parts[0], lse=lse[0], runner=runner, **cache)
         weights = torch.sigmoid(lse[0] - lse[1]).T.unsqueeze(2)  # of the first part: exp(a) / (exp(a) + exp(b))
         out.copy_(torch.lerp(parts[1].float(), parts[0].float(), weights))
         return out

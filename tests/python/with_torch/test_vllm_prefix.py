@@ -64,7 +64,7 @@ def test_caches_of_other_types(backend, cache, tolerance):
 
 
 def test_keys_of_an_earlier_layer(backend):
-    """A layer that shares the keys of another appends nothing in the second pass."""
+    """A layer that shares the keys of another appends nothing."""
     r = in_order(Requests(4, 2, 32, torch.float32))
     impl, builder = family(backend, r)
     sharing, _ = make(backend, r, kv_sharing_target_layer_name="layer")
@@ -74,6 +74,33 @@ def test_keys_of_an_earlier_layer(backend):
     sharing.forward(LAYER, query, other, other, r.cache, builder.build(0, common), again)
     torch.testing.assert_close(again[: out.shape[0]], out, rtol=2e-5, atol=2e-6)
     assert torch.equal(before.nan_to_num(3), r.cache.nan_to_num(3))
+
+
+class Late(dict):
+    """What requests have; b and c begin with what a has then, of which this is so much."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+
+    def get(self, name, default=None):
+        if name in ("b", "c") and name not in self:
+            self[name] = self["a"][: self.count]
+        return super().get(name, default)
+
+    def setdefault(self, name, default=None):
+        return super().setdefault(name, self.get(name, default))
+
+
+def test_keys_of_the_same_step(backend):
+    """b and c begin with blocks of a, which a writes in this step. NaN is there before."""
+    r = in_order(Requests(4, 2, 32, torch.float32))
+    r.keys, r.values, r.tables = Late(64), Late(64), Late(4)
+    impl, builder = make(backend, r)
+    before = shared_steps()
+    names, common, query, out = run(impl, builder, r, {"a": 71, "b": 20, "c": 3})
+    assert shared_steps() == before + 1
+    torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2), rtol=3e-5, atol=6e-6)
 
 
 @pytest.mark.parametrize("name", ["window", "alibi"])
