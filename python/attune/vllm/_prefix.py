@@ -14,6 +14,7 @@ import torch
 
 LEAST_KEYS = 256  # of a prefix
 LEAST_SAVED = 100_000  # keys that one pass would read again, often from a CPU's cache: for fewer, two gain too little
+MOST_QUERIES = 4  # of a step, for each request that shares: with prompts, joining all rows takes more than is saved
 
 
 class Shared(NamedTuple):
@@ -40,6 +41,8 @@ def find(lists: Dict[str, Any], block_size: int) -> Optional[Shared]:
     counts = numpy.diff(begins, append=len(lens))
     blocks = numpy.minimum.reduceat(numpy.where(ends, table.shape[1], links), begins) * (counts > 1)
     if ((counts - 1) * blocks).sum() * block_size < LEAST_SAVED:
+        return None
+    if starts[-1] - starts[0] > MOST_QUERIES * counts[blocks > 0].sum():
         return None
     skipped = numpy.repeat(blocks, counts)
     columns = numpy.minimum(numpy.arange(table.shape[1]) + skipped[:, None], table.shape[1] - 1)

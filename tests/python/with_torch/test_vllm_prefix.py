@@ -17,6 +17,7 @@ OTHERS = [("fp8", 0.02), ("int8_per_token_head", 0.02), ("bfloat16", 0.02)]
 def short_prefixes(monkeypatch):
     monkeypatch.setattr(_prefix, "LEAST_KEYS", 16)
     monkeypatch.setattr(_prefix, "LEAST_SAVED", 16)
+    monkeypatch.setattr(_prefix, "MOST_QUERIES", 1000)
 
 
 def in_order(r):
@@ -172,3 +173,14 @@ def test_what_is_worth_it(monkeypatch):
     for least, is_worth_it in ((96, True), (97, False)):
         monkeypatch.setattr(_prefix, "LEAST_SAVED", least)
         assert (_prefix.find(step, 16) is not None) == is_worth_it
+
+
+def test_steps_with_prompts(monkeypatch):
+    """Two requests share, and one with a prompt does not: eight queries are few enough, nine are too many."""
+    monkeypatch.undo()
+    monkeypatch.setattr(_prefix, "LEAST_SAVED", 256)
+    blocks = list(range(1, 17))
+    for queries, is_shared in ((6, True), (7, False)):
+        table = [blocks + [20], blocks + [21], [30] * 17]
+        found = _prefix.find(lists([0, 1, 2, 2 + queries], [260, 260, 20], table), 16)
+        assert (found is not None) == is_shared
