@@ -7,7 +7,7 @@ queries. The logarithms of their sums join the two.
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy
 import torch
@@ -35,11 +35,12 @@ def find(lists: Dict[str, Any], block_size: int) -> Optional[Shared]:
     whole = numpy.maximum(lens - numpy.diff(starts), 0) // block_size
     differ = table[1:] != table[:-1]
     links = numpy.where(differ.any(1), differ.argmax(1), table.shape[1])  # blocks of a request that the next has, too
-    links = numpy.append(numpy.minimum(links, numpy.minimum(whole[1:], whole[:-1])), 0)
-    ends = links * block_size < LEAST_KEYS  # of runs of neighbours that share blocks
-    begins = numpy.append(0, 1 + numpy.flatnonzero(ends[:-1]))
+    links = numpy.minimum(links, numpy.minimum(whole[1:], whole[:-1]))
+    links[links * block_size < LEAST_KEYS] = 0
+    if links.sum() * block_size < LEAST_SAVED:
+        return None
+    begins, blocks = _runs(links)
     counts = numpy.diff(begins, append=len(lens))
-    blocks = numpy.minimum.reduceat(numpy.where(ends, table.shape[1], links), begins) * (counts > 1)
     if ((counts - 1) * blocks).sum() * block_size < LEAST_SAVED:
         return None
     if starts[-1] - starts[0] > MOST_QUERIES * counts[blocks > 0].sum():
@@ -52,6 +53,25 @@ def find(lists: Dict[str, Any], block_size: int) -> Optional[Shared]:
     passes = [{name: torch.from_numpy(one.astype(numpy.int32)) for name, one in zip(names, lists)}
               for lists in (prefix, own)]  # fmt: skip
     return Shared(*passes)
+
+
+def _runs(links: numpy.ndarray) -> Tuple[numpy.ndarray, numpy.ndarray]:
+    """Runs of neighbours, neighbour i + 1 of which has links[i] blocks of neighbour i: where they begin, and the blocks
+    that all of a run share. No other runs save reading more blocks."""
+    count = len(links) + 1
+    most, begin = numpy.zeros((2, count + 1), numpy.int64)  # blocks saved before each neighbour, by a run from begin
+    least = numpy.full(count, links.max())  # link of a run from each neighbour to the end
+    for end, link in enumerate([*links, 0], 1):
+        saved = most[:end] + numpy.arange(end - 1, -1, -1) * least[:end]
+        begin[end] = saved.argmax()
+        most[end] = saved[begin[end]]
+        least[:end] = numpy.minimum(least[:end], link)
+    ends = [count]
+    while begin[ends[-1]]:
+        ends.append(begin[ends[-1]])
+    ends_of = numpy.array(ends[::-1])
+    begins = begin[ends_of]
+    return begins, (most[ends_of] - most[begins]) // numpy.maximum(ends_of - begins - 1, 1)
 
 
 class Plan:

@@ -167,6 +167,28 @@ def test_nothing_is_shared(lens, table):
     assert _prefix.find(lists(list(range(len(lens) + 1)), lens, table), 16) is None
 
 
+def neighbours(groups, common, blocks):
+    """A step of requests that decode with blocks of 128: groups have sizes, and share so many blocks, of which the
+    first are common to all."""
+    rows = [list(range(common)) + [1000 * group + block for block in range(common, shared)] + [10**6 + 10 * group + one]
+            for group, (size, shared) in enumerate(zip(groups, blocks), 1) for one in range(size)]  # fmt: skip
+    width = max(len(row) for row in rows)
+    table = [row + [0] * (width - len(row)) for row in rows]
+    return lists(list(range(len(rows) + 1)), [128 * len(row) - 28 for row in rows], table)
+
+
+@pytest.mark.parametrize("groups, blocks, begins", [
+    ([16, 1], [64, 2], [0, 16]), ([1, 16], [2, 64], [0, 1]), ([8, 1, 8], [64, 2, 64], [0, 8, 9]),
+    ([16] * 4, [64] * 4, [0, 16, 32, 48]), ([50, 2, 50], [2, 5, 2], [0]), ([20, 2, 20], [2, 64, 2], [0, 20, 22]),
+])  # fmt: skip
+def test_groups_with_a_common_beginning(monkeypatch, groups, blocks, begins):
+    """All begin with 256 keys, and groups share more: runs end where that saves reading most keys."""
+    monkeypatch.setattr(_prefix, "LEAST_KEYS", 256)
+    found = _prefix.find(neighbours(groups, 2, blocks), 128)
+    assert found.prefix["cu_seqlens_q"].tolist() == begins + [sum(groups)]
+    assert found.prefix["kv_lens"].max() == 128 * (max(blocks) if len(begins) > 1 else 2)
+
+
 def test_what_is_worth_it(monkeypatch):
     """Four requests that share 32 keys save 96."""
     step = lists([0, 1, 2, 3, 4], [40] * 4, [[1, 2, block] for block in (3, 4, 5, 6)])
