@@ -28,13 +28,13 @@ def find(lists: Dict[str, Any], block_size: int) -> Optional[Shared]:
     """The two passes of a step with these int32 lists; None where neighbours share too little.
 
     A prefix is whole blocks of keys before those of the step's queries, so each query sees all of it."""
-    table = lists["block_table"].numpy()
+    table, starts, lens = (lists[name].numpy() for name in ("block_table", "cu_seqlens_q", "kv_lens"))
     if not (table[1:, 0] == table[:-1, 0]).any():
         return None
-    starts, lens = lists["cu_seqlens_q"].numpy(), lists["kv_lens"].numpy()
     whole = numpy.maximum(lens - numpy.diff(starts), 0) // block_size
-    differ = table[1:] != table[:-1]
-    links = numpy.where(differ.any(1), differ.argmax(1), table.shape[1])  # blocks of a request that the next has, too
+    heads = table[:, : max(whole.max(), 1)]  # tables are as wide as the longest context
+    differ = heads[1:] != heads[:-1]
+    links = numpy.where(differ.any(1), differ.argmax(1), heads.shape[1])  # blocks of a request that the next has, too
     links = numpy.minimum(links, numpy.minimum(whole[1:], whole[:-1]))
     links[links * block_size < LEAST_KEYS] = 0
     if links.sum() * block_size < LEAST_SAVED:
@@ -45,14 +45,20 @@ def find(lists: Dict[str, Any], block_size: int) -> Optional[Shared]:
         return None
     if starts[-1] - starts[0] > MOST_QUERIES * counts[blocks > 0].sum():
         return None
-    skipped = numpy.repeat(blocks, counts)
-    columns = numpy.minimum(numpy.arange(table.shape[1]) + skipped[:, None], table.shape[1] - 1)
-    prefix = starts[numpy.append(begins, len(lens))], blocks * block_size, table[begins, : blocks.max()]
-    own = starts, lens - skipped * block_size, numpy.take_along_axis(table, columns, 1)
-    names = ("cu_seqlens_q", "kv_lens", "block_table")
-    passes = [{name: torch.from_numpy(one.astype(numpy.int32)) for name, one in zip(names, lists)}
-              for lists in (prefix, own)]  # fmt: skip
-    return Shared(*passes)
+    rest = lens - numpy.repeat(blocks, counts) * block_size
+    own = numpy.zeros((len(lens), -(-rest.max() // block_size)), numpy.int32)
+    for begin, count, skipped in zip(begins, counts, blocks):
+        behind = table[begin : begin + count, skipped : skipped + own.shape[1]]
+        own[begin : begin + count, : behind.shape[1]] = behind
+    return Shared(
+        _lists(starts[numpy.append(begins, len(lens))], blocks * block_size, table[begins, : blocks.max()]),
+        _lists(starts, rest, own),
+    )
+
+
+def _lists(starts: numpy.ndarray, lens: numpy.ndarray, table: numpy.ndarray) -> Dict[str, Any]:
+    given = dict(cu_seqlens_q=starts, kv_lens=lens, block_table=table)
+    return {name: torch.from_numpy(one.astype(numpy.int32, copy=False)) for name, one in given.items()}
 
 
 def _runs(links: numpy.ndarray) -> Tuple[numpy.ndarray, numpy.ndarray]:

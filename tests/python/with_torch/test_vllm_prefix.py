@@ -142,7 +142,7 @@ def test_without_a_compiler(backend, monkeypatch):
 
 
 def lists(starts, lens, table):
-    return {name: torch.tensor(one, dtype=torch.int32)
+    return {name: torch.as_tensor(one, dtype=torch.int32)
             for name, one in (("cu_seqlens_q", starts), ("kv_lens", lens), ("block_table", table))}  # fmt: skip
 
 
@@ -157,6 +157,15 @@ def test_lists():
     assert found.own["kv_lens"].tolist() == [8, 28, 1, 20, 2, 14]
     assert [row[0] for row in found.own["block_table"].tolist()] == [3, 4, 6, 7, 11, 12]
     assert found.own["cu_seqlens_q"].tolist() == [0, 1, 3, 4, 5, 6, 9]
+
+
+def test_wide_tables():
+    """vLLM's tables have columns for the longest context: what is made of one has those of its requests."""
+    table = torch.arange(4, dtype=torch.int32)[:, None].repeat(1, 5000)
+    table[:, :20] = 9
+    found = _prefix.find(lists([0, 1, 2, 3, 4], [330, 340, 325, 360], table), 16)
+    assert found.prefix["block_table"].shape == (1, 20)
+    assert found.own["block_table"].tolist() == [[row] * 3 for row in range(4)]
 
 
 @pytest.mark.parametrize("lens, table", [
