@@ -3,7 +3,8 @@
 model: the folder. lens: of the prompts, whose tokens are random. tokens: how many each request gets; 0: the model is
 an encoder, which gives a vector. repeat: runs the prompts so often. logprobs: 0 returns those of the tokens, too.
 sound: prompts come with noise of up to three seconds. shared: so many first tokens are those of all prompts, and
-attune reads their keys once for any number of requests. engine: arguments of vllm.LLM. variables: of the environment.
+attune reads their keys once for any numbers of requests and queries. engine: arguments of vllm.LLM. variables: of the
+environment.
 """
 
 import functools
@@ -118,10 +119,10 @@ def main(kind, runs):
 
     if kind == "attune":
         attune.vllm.enable()
-    least = _prefix.LEAST_SAVED
+    least, most = _prefix.LEAST_SAVED, _prefix.MOST_QUERIES
     for name, options in runs.items():
         before = attune.vllm.stats() if kind == "attune" else {}
-        _prefix.LEAST_SAVED = 1 if options.get("shared") else least
+        _prefix.LEAST_SAVED, _prefix.MOST_QUERIES = (1, 10**6) if options.get("shared") else (least, most)
         os.environ |= options.get("variables", {})
         result = run(options)
         for variable in options.get("variables", {}):
