@@ -175,7 +175,8 @@ class Step:
         if shared and layer.sees_whole_prefix:
             prefix = layer._replace(is_causal=False, appends=False, has_sinks=False, has_lse=True)
             parts = (prefix, shared.prefix), (layer._replace(has_lse=True), shared.own)
-            count("steps.shared")
+            if not any(isinstance(plan, _prefix.Plan) for plan in self._plans.values()):
+                count("steps.shared")
             return _prefix.Plan(*[attention_of(one).plan(num_pages=num_blocks, **own) for one, own in parts])
         return attention_of(layer).plan(num_pages=num_blocks, **lists)
 

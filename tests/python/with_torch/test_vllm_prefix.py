@@ -77,6 +77,17 @@ def test_keys_of_an_earlier_layer(backend):
     assert torch.equal(before.nan_to_num(3), r.cache.nan_to_num(3))
 
 
+def test_a_step_is_counted_once():
+    """Whatever kinds of layers it has."""
+    starts, lens, table = lists([0, 1, 2], [40, 40], [[1, 2, 3], [1, 2, 4]]).values()
+    step = _attend.Step(starts, lens, table, 2, slots=torch.tensor([3 * 16 + 7, 4 * 16 + 7]), block_size=16)
+    layer = _attend.Layer(num_heads=2, num_kv_heads=1, head_size=16, dtype="f32", scale=1.0, block_size=16)
+    before = shared_steps()
+    for kind in (layer, layer._replace(appends=True), layer._replace(window=20)):
+        step.plan(kind, 8)
+    assert shared_steps() == before + 1
+
+
 class Late(dict):
     """What requests have; b and c begin with what a has then, of which this is so much."""
 
