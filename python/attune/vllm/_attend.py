@@ -59,7 +59,15 @@ def is_reproducible() -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _can_compile() -> bool:
-    return bool(attune.info()["codegen_path"]) and os.environ.get("ATTUNE_COMPILE") != "never"
+    """Compiles a small kernel to find out: the code generator may be missing, or of another build."""
+    if os.environ.get("ATTUNE_COMPILE") == "never":
+        return False
+    problem = attune.Problem(num_heads=1, seq_q=1, seq_kv=1, head_dim=1)
+    context = attune.Context(max_workers=1, cache_dir="", cache_base="", cache_pack="", record="", stderr_level="none")
+    try:
+        return bool(attune.compile(problem, context=context).info["origin"] == "compiler")
+    except attune.NotCachedError:  # ATTUNE_STRICT=1
+        return False
 
 
 def _may_share() -> bool:

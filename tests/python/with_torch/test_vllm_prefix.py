@@ -1,6 +1,9 @@
 """Prefixes that requests share, in attune's backend for vLLM with vLLM's classes faked."""
 
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -150,6 +153,16 @@ def test_without_a_compiler(backend, monkeypatch):
     finally:
         _attend._can_compile.cache_clear()
     assert shared_steps() == before
+
+
+@pytest.mark.parametrize("variables, can_compile", [
+    ({}, True), ({"ATTUNE_CODEGEN": __file__}, False), ({"ATTUNE_STRICT": "1"}, False),
+])  # fmt: skip
+def test_code_generators(variables, can_compile):
+    """A file that attune refuses, such as the code generator of another build, compiles nothing."""
+    script = "from attune.vllm import _attend; print(_attend._can_compile())"
+    done = subprocess.run([sys.executable, "-c", script], env=os.environ | variables, text=True, capture_output=True)
+    assert done.stdout.strip() == str(can_compile), done.stderr
 
 
 def lists(starts, lens, table):
