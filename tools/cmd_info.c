@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REFUSAL_BYTES = ATTUNE_MESSAGE_BYTES + 16 };
+enum { PATH_BYTES = 4096, REFUSAL_BYTES = PATH_BYTES + ATTUNE_MESSAGE_BYTES + 16 };
 
 typedef struct info_options {
     tool_common common;
@@ -44,6 +44,13 @@ static const char *directory(const char *path, const char *none, const char *ref
     return text;
 }
 
+/* A file of the installation, and why it is not used. */
+static const char *file(const char *path, const char *why, char text[REFUSAL_BYTES]) {
+    if (!*why) return *path ? path : "none";
+    snprintf(text, REFUSAL_BYTES, "%.*s%snot used: %s", PATH_BYTES - 1, path, *path ? ", " : "", why);
+    return text;
+}
+
 /* A class of its own, for numbers that no class of the table has. */
 static bool is_custom(const char *machine) { return !strncmp(machine, "custom-", strlen("custom-")); }
 
@@ -58,44 +65,69 @@ static const char *source_of(const attune_machine_info *m) {
     return !strcmp(m->machine_source, "option") ? "named by the program" : "named by ATTUNE_MACHINE";
 }
 
-/* Why the code generator and the built-in kernels are not used, such as files of another build; else empty. They are
- * loaded to find out. */
+/* Why the code generator, its worker and the built-in kernels are not used, such as files of another build; else empty.
+ * They are loaded to find out. */
 typedef struct refusals {
-    char codegen[ATTUNE_MESSAGE_BYTES], tier0[ATTUNE_MESSAGE_BYTES];
+    char codegen[ATTUNE_MESSAGE_BYTES], worker[ATTUNE_MESSAGE_BYTES], tier0[ATTUNE_MESSAGE_BYTES];
 } refusals;
 
 static void note(void *to, attune_log_level level, const char *message) {
     if (level == ATTUNE_LOG_WARNING) snprintf(to, ATTUNE_MESSAGE_BYTES, "%s", message);
 }
 
-/* The built-in kernels are asked for by a context without a compiler, which warns of nothing else. */
-static void find_refusals(attune_context *context, const attune_machine_info *m, refusals *r) {
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
-    problem.num_heads = problem.seq_q = problem.head_dim = 1;
-    attune_context_options without = ATTUNE_CONTEXT_OPTIONS_INIT;
-    without.cache_dir = without.cache_base = without.cache_pack = without.record = "";
-    without.compile_mode = ATTUNE_COMPILE_NEVER;
-    without.strict = -1;
-    without.max_workers = 1;
-    without.log = note;
-    without.log_user = r->tier0;
+/* One without caches, whose warnings go to `warning`, if that is not NULL. It waits 5 s for a silent worker, not 30. */
+static attune_context *context_by(attune_compile_mode mode, char *warning) {
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context *context = NULL;
+    options.cache_dir = options.cache_base = options.cache_pack = options.record = "";
+    options.compile_mode = mode;
+    options.compile_timeout_ms = 5000;
+    options.strict = -1;
+    options.max_workers = 1;
+    options.log = warning ? note : NULL;
+    options.log_user = warning;
+    if (attune_context_create(&options, &context)) tool_library_error(NULL);
+    return context;
+}
+
+/* With a worker, the message names the code generator if that is at fault, else the worker is. */
+static void ask_codegen(const attune_problem *problem, const attune_machine_info *m, refusals *r) {
+    const char *const mode = getenv("ATTUNE_COMPILE");
     void *code = NULL;
     size_t bytes;
-    attune_context *alone = NULL;
-    attune_kernel *kernel = NULL;
-    if (*m->codegen_path && attune_emit(context, &problem, NULL, ATTUNE_STAGE_ASM, &code, &bytes) != ATTUNE_OK)
-        snprintf(r->codegen, sizeof r->codegen, "%s", attune_last_message());
+    if (!*m->codegen_path || (mode && !strcmp(mode, "never"))) return;
+    attune_context *const context = context_by(ATTUNE_COMPILE_DEFAULT, NULL);
+    if (context && attune_emit(context, problem, NULL, ATTUNE_STAGE_ASM, &code, &bytes)) {
+        const char *const why = attune_last_message();
+        const bool is_worker = mode && !strcmp(mode, "worker") && !strstr(why, m->codegen_path);
+        snprintf(is_worker ? r->worker : r->codegen, ATTUNE_MESSAGE_BYTES, "%s", why);
+    }
     attune_free(context, code);
-    if (attune_context_create(&without, &alone) == ATTUNE_OK && attune_compile(alone, &problem, NULL, &kernel))
-        tool_error("%s", attune_last_message());
+    attune_context_destroy(context);
+}
+
+/* A context without a compiler warns of nothing else. */
+static void ask_tier0(const attune_problem *problem, refusals *r) {
+    attune_kernel *kernel = NULL;
+    attune_context *const context = context_by(ATTUNE_COMPILE_NEVER, r->tier0);
+    if (context && attune_compile(context, problem, NULL, &kernel)) tool_library_error(NULL);
     attune_kernel_release(kernel);
-    attune_context_destroy(alone);
+    attune_context_destroy(context);
+}
+
+static refusals find_refusals(const attune_machine_info *m) {
+    refusals r = {0};
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    problem.num_heads = problem.seq_q = problem.head_dim = 1;
+    ask_codegen(&problem, m, &r);
+    ask_tier0(&problem, &r);
+    return r;
 }
 
 static void print_text(const attune_machine_info *m, const refusals *r) {
     char class[sizeof m->machine_source + 128];
     snprintf(class, sizeof class, "%s (%s)", m->machine, source_of(m));
-    char cache[REFUSAL_BYTES], base[REFUSAL_BYTES], pack[REFUSAL_BYTES], codegen[REFUSAL_BYTES];
+    char cache[REFUSAL_BYTES], base[REFUSAL_BYTES], pack[REFUSAL_BYTES], codegen[REFUSAL_BYTES], worker[REFUSAL_BYTES];
     const struct {
         const char *label, *value;
     } rows[] = {
@@ -108,8 +140,8 @@ static void print_text(const attune_machine_info *m, const refusals *r) {
         {"cache", directory(m->cache_dir, "off", "off", m->cache_refusal, cache)},
         {"base", directory(m->cache_base, "none", "not used", m->cache_base_refusal, base)},
         {"pack", directory(m->cache_pack, "none", "not used", m->cache_pack_refusal, pack)},
-        {"codegen", directory(*r->codegen ? "" : m->codegen_path, "none", "not used", r->codegen, codegen)},
-        {"worker", m->worker_path},
+        {"codegen", file(m->codegen_path, r->codegen, codegen)},
+        {"worker", file(m->worker_path, r->worker, worker)},
         {"generator", m->generator_id},
     };
     table *const t = table_create("ll", NULL);
@@ -133,20 +165,20 @@ static int print_json(const attune_machine_info *m, const refusals *r) {
         if (length) json_array_append_new(isas, json_stringn(word, length));
         word += length + (word[length] == ' ');
     }
-    return json_print(
-        m, 0,
-        json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "machine_source", m->machine_source,
-                  "isas", isas, "cache_dir", tool_json_text(m->cache_dir), "cache_base", tool_json_text(m->cache_base),
-                  "cache_refusal", tool_json_text(m->cache_refusal), "cache_base_refusal",
-                  tool_json_text(m->cache_base_refusal), "cache_pack", tool_json_text(m->cache_pack),
-                  "cache_pack_refusal", tool_json_text(m->cache_pack_refusal), "codegen_path",
-                  tool_json_text(m->codegen_path), "worker_path", tool_json_text(m->worker_path), "codegen_refusal",
-                  tool_json_text(r->codegen), "tier0_refusal", tool_json_text(r->tier0)));
+    return json_print(m, 0,
+                      json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "machine_source",
+                                m->machine_source, "isas", isas, "cache_dir", tool_json_text(m->cache_dir),
+                                "cache_base", tool_json_text(m->cache_base), "cache_refusal",
+                                tool_json_text(m->cache_refusal), "cache_base_refusal",
+                                tool_json_text(m->cache_base_refusal), "cache_pack", tool_json_text(m->cache_pack),
+                                "cache_pack_refusal", tool_json_text(m->cache_pack_refusal), "codegen_path",
+                                tool_json_text(m->codegen_path), "worker_path", tool_json_text(m->worker_path),
+                                "codegen_refusal", tool_json_text(r->codegen), "worker_refusal",
+                                tool_json_text(r->worker), "tier0_refusal", tool_json_text(r->tier0)));
 }
 
-static int print(const info_options *o, attune_context *context, const attune_machine_info *m) {
-    refusals r = {0};
-    find_refusals(context, m, &r);
+static int print(const info_options *o, const attune_machine_info *m) {
+    const refusals r = find_refusals(m);
     if (o->json) return print_json(m, &r);
     print_text(m, &r);
     return TOOL_OK;
@@ -269,7 +301,7 @@ int cmd_info(int argc, char **argv) {
     else if (o.machine)
         code = show_description(&o, &machine);
     else
-        code = print(&o, context, &machine);
+        code = print(&o, &machine);
     attune_context_destroy(context);
     return code;
 }

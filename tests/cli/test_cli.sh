@@ -896,8 +896,8 @@ expect "explain says so, too" 0 'missing +.*other.so is of build an-older-one, t
     ATTUNE_CODEGEN="$work/other.so" "$attune" explain $small --cache-dir=
 expect "and its JSON" 0 '"why_no_code": "the code generator .*other.so is of build an-older-one' env \
     ATTUNE_CODEGEN="$work/other.so" "$attune" explain $small --cache-dir= --json
-expect "and info" 0 '^codegen +not used: .*other.so is of build an-older-one, this library of [0-9a-f]{32}' env \
-    ATTUNE_CODEGEN="$work/other.so" "$attune" info
+expect "and info" 0 '^codegen +/.*/other.so, not used: .* is of build an-older-one, this library of [0-9a-f]{32}' \
+    env ATTUNE_CODEGEN="$work/other.so" "$attune" info
 cat >"$work/tier0.c" <<'END'
 #include "target/bundle_abi.h"
 const at_bundle attune_tier0_bundle = {.version = AT_BUNDLE_VERSION, .generator_id = "an-older-one"};
@@ -908,6 +908,18 @@ expect "and of built-in kernels" 0 '^tier 0 +/.*tier0.so is not used: it is of a
 expect "its JSON, too" 0 '"tier0_refusal": ".*tier0.so is not used: it is of another build' env \
     ATTUNE_TIER0="$work/tier0.so" "$attune" info --json
 expect "nothing else is refused" 0 '"codegen_refusal": "",' "$attune" info --json
+expect "info tries no compiler that nobody wants" 0 '^codegen +/[^ ]*/other.so$' env ATTUNE_COMPILE=never \
+    ATTUNE_CODEGEN="$work/other.so" "$attune" info
+info_by() { env ATTUNE_COMPILE=worker ATTUNE_CODEGEN_WORKER="$1" ATTUNE_CODEGEN="$2" "$attune" info; }
+expect "info by a worker" 0 '^worker +/[^ ]*/attune-codegen-worker$' env ATTUNE_COMPILE=worker "$attune" info
+expect "info names a worker that is none" 0 '^worker +/[^ ]*bin/false, not used: the worker .* does not start' \
+    info_by /bin/false "$BUILD/libattune-codegen.so"
+expect "info blames a worker's code generator" 0 '^codegen +/.*other.so, not used: .*this worker of' \
+    info_by "$BUILD/attune-codegen-worker" "$work/other.so"
+printf '#!/bin/sh\nexec sleep 60\n' >"$work/silent"
+chmod 755 "$work/silent"
+expect "info does not wait long for a silent worker" 0 '^worker +/.*/silent, not used: .* says nothing for 5 s' \
+    timeout 20 env ATTUNE_COMPILE=worker ATTUNE_CODEGEN_WORKER="$work/silent" "$attune" info
 # In the directory above, anybody may have put it there, as in /tmp.
 mkdir -p "$work/above/app"
 cp "$ATTUNE" "$BUILD/libattune.so.0" "$work/above/app"
