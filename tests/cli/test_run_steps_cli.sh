@@ -162,6 +162,16 @@ refuse "linear attention on a file without states" \
 refuse "linear attention on a file without states, which ids name" \
     'num_states is 0; for a batch of 2 with state_ids it must be at least 1$' "$attune" run "${rows[@]}" \
     --tensor "state_ids=$work/ids.npy"
+# Sizes as --json prints them may be given: without seq where cu_seqlens has the lengths.
+printf '\0\0\0\0\2\0\0\0\4\0\0\0' >"$work/numbers"
+make_npy "$work/starts.npy" '<i4' False '(3,)' 0
+cat "$work/numbers" >>"$work/starts.npy"
+make_npy "$work/ragged.npy" '<f4' False '(4, 2, 8)' $((4 * 64))
+ragged=(op=linear --q "$work/ragged.npy" --k "$work/ragged.npy" --v "$work/ragged.npy"
+    --tensor "cu_seqlens=$work/starts.npy" --json)
+expect "sizes beside cu_seqlens" 0 '"sizes": "batch=2,tokens=4,num_states=2"' "$attune" run "${ragged[@]}"
+expect "they are sizes" 0 '"sizes": "batch=2,tokens=4,num_states=2"' "$attune" run "${ragged[@]}" \
+    --sizes batch=2,tokens=4,num_states=2
 refuse "tokens without cu_seqlens" 'tokens is 7, which is a size of batches with cu_seqlens; say seq=N' "$attune" run \
     "${conv[0]}" --sizes seq=3,tokens=7
 refuse "an operator that comes second" 'op=linear must come first' "$attune" run num_heads=2,op=linear

@@ -72,13 +72,16 @@ static bool can_check(const step_call *c) {
 
 /* ---- Showing ---- */
 
+/* As --sizes takes them: without seq where cu_seqlens has the lengths. */
 static const char *print_sizes(const step_call *c, char text[256]) {
     size_t length = 0;
     *text = 0;
-    for (int i = 0; c->of->sizes[i]; i++)
-        if (c->sizes[i] >= 0)
-            length += (size_t)snprintf(text + length, 256 - length, length ? ",%s=%lld" : "%s=%lld", c->of->sizes[i],
-                                       (long long)c->sizes[i]);
+    for (int i = 0; c->of->sizes[i]; i++) {
+        const char *const name = c->of->sizes[i];
+        if (c->sizes[i] < 0 || (!strcmp(name, "seq") && step_file(c, "cu_seqlens"))) continue;
+        length += (size_t)snprintf(text + length, 256 - length, length ? ",%s=%lld" : "%s=%lld", name,
+                                   (long long)c->sizes[i]);
+    }
     return text;
 }
 
