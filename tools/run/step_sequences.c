@@ -7,13 +7,17 @@
 static bool check_tokens(const step_call *c) {
     const int64_t tokens = step_size_of(c, "tokens"), seq = step_size_of(c, "seq");
     const bool has_starts = step_file(c, "cu_seqlens");
-    if (has_starts && seq >= 0)
+    if (has_starts && seq >= 0) {
         tool_error("seq is %lld, but cu_seqlens has the length of each sequence: leave seq out", (long long)seq);
-    if (has_starts || tokens < 0) return !has_starts || seq < 0;
-    tool_error("tokens is %lld, which is a size of batches with cu_seqlens; say seq=N, or give --tensor "
-               "cu_seqlens=F.npy",
-               (long long)tokens);
-    return false;
+        return false;
+    }
+    if (!has_starts && tokens >= 0) {
+        tool_error("tokens is %lld, which is a size of batches with cu_seqlens; say seq=N, or give --tensor "
+                   "cu_seqlens=F.npy",
+                   (long long)tokens);
+        return false;
+    }
+    return true;
 }
 
 /* Whether the last start is within the tokens that files have. */
