@@ -212,6 +212,7 @@ expect "an open size that repeats the file's" 0 'seq_kv=dynamic' sized seq_kv=dy
 refuse "an open size that a file contradicts" '--sizes: seq_kv is 3, but 4 in .*q.npy' \
     sized seq_kv=dynamic --sizes seq_kv=3
 refuse "a size of nothing" '--sizes: num_pages is 3, but the problem has no such size' sized --sizes num_pages=3
+refuse "sizes of an operator that there is not" "op is 'foo'; it must be attention, " "$attune" run op=foo --sizes seq=3
 refuse "a misspelt size" "'seqkv' is not a size; did you mean seq_kv\?" sized --sizes seqkv=3
 refuse "such a size of check" 'seq_kv is 5, but the problem or its files fix it at 4' \
     "$attune-lab" check $small --sizes seq_kv=5

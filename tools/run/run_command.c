@@ -387,9 +387,8 @@ int run_command(run_options *o) {
     int code = TOOL_FAILED;
     if (!tool_threads_fit(o->threads)) return TOOL_FAILED;
     o->files.is_bshd = problem_text_has(o->problem, "layout=bshd");
-    if ((!o->sizes || sizes_parse(o->sizes, &sizes)) && files_read(&o->files) &&
-        files_complete(&o->files, o->problem, &problem, &sizes) && tensors_create_sized(&t, &problem, &sizes) &&
-        files_check_outputs(&o->files, &t) && files_load(&o->files, &t))
+    if (files_read(&o->files) && files_complete(&o->files, o->problem, o->sizes, &problem, &sizes) &&
+        tensors_create_sized(&t, &problem, &sizes) && files_check_outputs(&o->files, &t) && files_load(&o->files, &t))
         code = run_on(o, &t);
     tensors_free(&t);
     files_free(&o->files);

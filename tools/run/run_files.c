@@ -239,7 +239,8 @@ static origin entries_of(const run_files *files, const attune_problem *said) {
     return from;
 }
 
-bool files_complete(const run_files *files, const char *text, attune_problem *problem, call_sizes *sizes) {
+bool files_complete(const run_files *files, const char *text, const char *sizes_text, attune_problem *problem,
+                    call_sizes *sizes) {
     attune_problem said = ATTUNE_PROBLEM_INIT, p = ATTUNE_PROBLEM_INIT;
     shapes s;
     const bool has_text = text && *text;
@@ -249,6 +250,7 @@ bool files_complete(const run_files *files, const char *text, attune_problem *pr
         problem_refuse();
         return false;
     }
+    if (sizes_text && !sizes_parse(sizes_text, sizes)) return false;
     if (said.embed_dim && has_queries(files)) return false;
     const bool has_pages = said.page_size != 0;
     attune_problem types = said;

@@ -31,9 +31,10 @@ const run_file *files_find(const run_file *list, size_t count, const char *name)
 
 /* Each returns false after a message. */
 bool files_read(run_files *files);
-/* The problem and run-time sizes that the files have, then what the text says. Both must agree, and so must sizes that
- * are set already. */
-bool files_complete(const run_files *files, const char *text, attune_problem *problem, call_sizes *sizes);
+/* The problem and run-time sizes that the files have, then what the texts say, either of which may be NULL. Both must
+ * agree. `sizes` are unset before. */
+bool files_complete(const run_files *files, const char *text, const char *sizes_text, attune_problem *problem,
+                    call_sizes *sizes);
 bool files_load(const run_files *files, tensors *t);
 /* Whether the problem has all outputs that the caller wants. Call it before anything is computed. */
 bool files_check_outputs(const run_files *files, const tensors *t);
