@@ -19,7 +19,9 @@ enum { HUGE_PAGE = 2 << 20, PIECE = 8 * HUGE_PAGE, LEAST = 256 << 10 };
 struct pages {
     struct pages *next;
     const void *buffer;
-    char *begin;  /* the buffer's first whole page */
+    char *base;   /* the buffer's memory; NULL: it is not of the CPU's type */
+    size_t size;  /* of the buffer */
+    char *begin;  /* its first whole page */
     size_t bytes; /* of all its whole pages; 0: it stays as it is */
     char asked[]; /* for each piece of them 1 if it was asked for */
 };
@@ -42,21 +44,34 @@ static bool are_wanted(void) {
 }
 
 /* NULL: there is no memory. */
-static pages *add(pages **seen, void *buffer) {
+static pages *add(pages **seen, void *buffer, char *base, size_t size) {
     size_t bytes = 0;
     char *begin = NULL;
-    if (host.ggml_backend_buffer_get_type(buffer) == host.ggml_backend_cpu_buffer_type() && are_wanted()) {
-        char *const base = host.ggml_backend_buffer_get_base(buffer);
-        const size_t to_page = -(size_t)base % HUGE_PAGE, all = host.ggml_backend_buffer_get_size(buffer);
+    if (base && are_wanted()) {
+        const size_t to_page = -(size_t)base % HUGE_PAGE;
         begin = base + to_page;
-        bytes = all > to_page ? (all - to_page) / HUGE_PAGE * HUGE_PAGE : 0;
+        bytes = size > to_page ? (size - to_page) / HUGE_PAGE * HUGE_PAGE : 0;
     }
     pages *const p = calloc(1, sizeof *p + (bytes + PIECE - 1) / PIECE);
     if (!p) return NULL;
     if (bytes) madvise(begin, bytes, MADV_HUGEPAGE);
-    *p = (pages){.next = *seen, .buffer = buffer, .begin = begin, .bytes = bytes};
+    *p = (pages){.next = *seen, .buffer = buffer, .base = base, .size = size, .begin = begin, .bytes = bytes};
     *seen = p;
     return p;
+}
+
+/* A buffer that was freed leaves its address to another, which has other memory. */
+static pages *find(pages **seen, void *buffer) {
+    const bool is_of_cpu = host.ggml_backend_buffer_get_type(buffer) == host.ggml_backend_cpu_buffer_type();
+    char *const base = is_of_cpu ? host.ggml_backend_buffer_get_base(buffer) : NULL;
+    const size_t size = host.ggml_backend_buffer_get_size(buffer);
+    pages **at = seen;
+    while (*at && (*at)->buffer != buffer) at = &(*at)->next;
+    pages *const p = *at;
+    if (p && p->base == base && p->size == size) return p;
+    if (p) *at = p->next;
+    free(p);
+    return add(seen, buffer, base, size);
 }
 
 /* Moves the pieces that the tensor touches. What the system refuses stays on small pages. */
@@ -64,10 +79,8 @@ static void ask(pages **seen, const ggml_tensor *t) {
     const size_t bytes =
         (size_t)(t->ne[1] - 1) * t->nb[1] + (size_t)(t->ne[2] - 1) * t->nb[2] + (size_t)(t->ne[3] - 1) * t->nb[3];
     void *const buffer = t->view_src ? t->view_src->buffer : t->buffer;
-    pages *p = *seen;
     if (!buffer || bytes < LEAST) return;
-    while (p && p->buffer != buffer) p = p->next;
-    if (!p) p = add(seen, buffer);
+    pages *const p = find(seen, buffer);
     const char *const data = t->data;
     for (size_t i = 0, at = 0; p && at < p->bytes; i++, at += PIECE) {
         char *const piece = p->begin + at;

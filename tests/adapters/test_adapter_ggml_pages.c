@@ -56,24 +56,29 @@ static void skip_without_huge_pages(void) {
 }
 
 /* Computes a token whose keys lie in the buffer's memory. Returns how many kB of it are on huge pages then. */
-static long kb_after(bool is_foreign, int64_t keys) {
+static long kb_by(ggml_backend *backend, fake_buffer *buffer, int64_t keys) {
     const fake_case c = {.heads = 4, .kv_heads = 2, .rows = 1, .keys = keys, .dim = 32, .k_type = F32, .v_type = F32};
     float expected[4 * 32];
-    ggml_backend *const backend = open_backend();
     ggml_tensor *const node = make_node(&c), *const k = node->src[1];
-    fake_buffer buffer = {small_pages(), BYTES, is_foreign};
-    char *const inside = (char *)buffer.base + 4096;
+    char *const inside = (char *)buffer->base + 4096;
     memcpy(inside, k->data, (size_t)keys * k->nb[1]);
     free(k->data);
-    k->data = inside, k->buffer = &buffer;
+    k->data = inside, k->buffer = buffer;
     reference(node, expected);
     assert_int_equal(compute(backend, node), GGML_ABI_SUCCESS);
     assert_int_equal(fake.cpu_nodes, 0);
     assert_true(worst_difference(node, expected) < 2e-5);
-    const long kb = huge_kb(buffer.base);
-    backend->free(backend);
     k->data = NULL;
     free_node(node);
+    return huge_kb(buffer->base);
+}
+
+/* The same with a backend and a buffer of its own. */
+static long kb_after(bool is_foreign, int64_t keys) {
+    ggml_backend *const backend = open_backend();
+    fake_buffer buffer = {small_pages(), BYTES, is_foreign};
+    const long kb = kb_by(backend, &buffer, keys);
+    backend->free(backend);
     munmap(buffer.base, BYTES);
     return kb;
 }
@@ -89,8 +94,27 @@ static void caches_move_to_huge_pages(void **state) {
     unsetenv("ATTUNE_GGML_HUGE_PAGES");
 }
 
+static void a_buffer_at_the_address_of_a_freed_one_is_another(void **state) {
+    (void)state;
+    skip_without_huge_pages();
+    ggml_backend *const backend = open_backend();
+    char *const memory[] = {small_pages(), small_pages()};
+    fake_buffer buffer = {memory[0], 2 * HUGE_PAGE, false};
+    assert_int_equal(kb_by(backend, &buffer, 9000), 2 * HUGE_PAGE / 1024);
+    buffer.size = BYTES;
+    assert_int_equal(kb_by(backend, &buffer, 9000), PIECE / 1024);
+    buffer.base = memory[1];
+    assert_int_equal(kb_by(backend, &buffer, 9000), PIECE / 1024);
+    backend->free(backend);
+    munmap(memory[0], BYTES);
+    munmap(memory[1], BYTES);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(caches_move_to_huge_pages)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(caches_move_to_huge_pages),
+        cmocka_unit_test(a_buffer_at_the_address_of_a_freed_one_is_another),
+    };
     setenv("ATTUNE_DEADLINE_US", "60000000", 1);
     setenv("ATTUNE_CACHE_DIR", "", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
