@@ -33,7 +33,7 @@ static int collect(const cache_options *o, attune_context *context, const attune
                                     (json_int_t)c.left_bytes));
     printf("%llu kernel%s (%s) and %llu orphan%s (%s) removed, %llu kernel%s (%s) left in %s\n",
            (unsigned long long)c.removed, cache_s(c.removed), table_bytes(c.removed_bytes, removed),
-           (unsigned long long)c.orphans, c.orphans == 1 ? "" : "s", table_bytes(c.orphan_bytes, orphans),
+           (unsigned long long)c.orphans, cache_s(c.orphans), table_bytes(c.orphan_bytes, orphans),
            (unsigned long long)c.left, cache_s(c.left), table_bytes(c.left_bytes, left), machine->cache_dir);
     return TOOL_OK;
 }

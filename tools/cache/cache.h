@@ -32,7 +32,7 @@ int cache_index(const cache_options *o, attune_context *context, const attune_ma
 int cache_print_copied(const cache_options *o, const attune_cache_copied *c, const char *from, const char *to,
                        const attune_machine_info *machine, bool is_import);
 
-/* "y" or "ies": kernel%s. */
+/* "s", or "" after 1: kernel%s. */
 const char *cache_s(uint64_t count);
 
 /* "2026-01-31 12:00" in `text`, or "". */
