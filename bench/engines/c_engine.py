@@ -23,7 +23,7 @@ class Engine:
         if not program.exists():
             raise Missing(f"{program} (make {program})")
         subprocess.run([sys.executable, ROOT / "examples/engine/convert.py", folder], check=True)
-        options = [program, folder, "--threads", str(threads), "--entries", "8"]
+        options = [program, folder, "--threads", str(threads), "--sequences", "8"]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(options, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
 

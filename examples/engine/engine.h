@@ -92,21 +92,21 @@ void model_save(model *m, const char *path);
 void model_load(model *m, const char *path, int64_t num_pages);
 /* Whether a text ends with the token. */
 bool model_ends(const model *m, int32_t token);
-/* The block of each layer, for one token of each entry. */
+/* The block of each layer, for one token of each sequence. */
 void model_block(const model *m, attune_problem *problem);
 
-enum { MOST_ENTRIES = 64 };
+enum { MOST_SEQUENCES = 64 };
 
 /* One call of the model: rows of tokens, one request after the other. */
 typedef struct batch {
-    int32_t num_entries, max_pages;
-    int32_t *lengths;               /* of each entry's keys, new ones included: kv_lens */
+    int32_t num_sequences, max_pages;
+    int32_t *lengths;               /* of each sequence's keys, new ones included: kv_lens */
     int32_t *begins;                /* of its tokens: cu_seqlens_q */
-    int32_t *pages;                 /* block_table [num_entries][max_pages] */
+    int32_t *pages;                 /* block_table [num_sequences][max_pages] */
     int32_t *tokens;                /* all of them */
-    int32_t next[MOST_ENTRIES];     /* the result: the word after each entry's last token */
+    int32_t next[MOST_SEQUENCES];   /* the result: the word after each sequence's last token */
     float *x, *y, *attended, *wide; /* [tokens][width]; wide: [tokens][hidden] */
-    float *last, *logits;           /* of each entry's last token: [num_entries][width], [num_entries][words] */
+    float *last, *logits;           /* of each sequence's last token: [num_sequences][width], [num_sequences][words] */
 } batch;
 
 typedef struct runner {
@@ -115,9 +115,9 @@ typedef struct runner {
     batch batch;
     attune_context *context;
     attune_operator *linear;
-    attune_problem problem; /* of the block; for prefill ragged, for decoding one token of each entry */
-    attune_kernel *kernels[MOST_ENTRIES + 1]; /* [0] prefill; decoding by the number of entries */
-    const attune_kernel *kernel;              /* of this step */
+    attune_problem problem; /* of the block; for prefill ragged, for decoding one token of each sequence */
+    attune_kernel *kernels[MOST_SEQUENCES + 1]; /* [0] prefill; decoding by the number of sequences */
+    const attune_kernel *kernel;                /* of this step */
     attune_arguments arguments;
     attune_call *calls[2]; /* that all threads execute next */
 } runner;

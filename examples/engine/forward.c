@@ -11,21 +11,21 @@ void runner_open(runner *r, model *m, int num_threads, int64_t most_tokens, int3
     *r = (runner){.model = m, .team = {.num_threads = num_threads}};
     model_block(m, &r->problem);
     *b = (batch){.max_pages = max_pages};
-    b->lengths = allocate(MOST_ENTRIES * sizeof *b->lengths);
-    b->begins = allocate((MOST_ENTRIES + 1) * sizeof *b->begins);
-    b->pages = allocate(MOST_ENTRIES * (size_t)max_pages * sizeof *b->pages);
+    b->lengths = allocate(MOST_SEQUENCES * sizeof *b->lengths);
+    b->begins = allocate((MOST_SEQUENCES + 1) * sizeof *b->begins);
+    b->pages = allocate(MOST_SEQUENCES * (size_t)max_pages * sizeof *b->pages);
     b->tokens = allocate(rows * sizeof *b->tokens);
     b->x = allocate(rows * row), b->y = allocate(rows * row), b->attended = allocate(rows * row);
     b->wide = allocate(rows * (size_t)m->hidden * sizeof(float));
-    b->last = allocate(MOST_ENTRIES * row);
-    b->logits = allocate(MOST_ENTRIES * (size_t)m->words * sizeof(float));
+    b->last = allocate(MOST_SEQUENCES * row);
+    b->logits = allocate(MOST_SEQUENCES * (size_t)m->words * sizeof(float));
     check(attune_context_create(NULL, &r->context));
     r->linear = linear_operator(r->context);
 }
 
 void runner_close(runner *r) {
     batch *b = &r->batch;
-    for (int i = 0; i <= MOST_ENTRIES; i++) attune_kernel_release(r->kernels[i]);
+    for (int i = 0; i <= MOST_SEQUENCES; i++) attune_kernel_release(r->kernels[i]);
     model_close(r->model);
     attune_context_destroy(r->context);
     free(b->lengths), free(b->begins), free(b->pages), free(b->tokens);
@@ -36,7 +36,7 @@ void runner_close(runner *r) {
 void runner_begin(runner *r) {
     const batch *b = &r->batch;
     const model *m = r->model;
-    const int32_t n = b->num_entries, tokens = b->begins[n];
+    const int32_t n = b->num_sequences, tokens = b->begins[n];
     const bool decodes = tokens == n;
     attune_problem problem = r->problem;
     problem.batch = n;
@@ -125,23 +125,23 @@ static int32_t largest(const float *logits, int words) {
     return best;
 }
 
-/* The word after each entry's last token. */
+/* The word after each sequence's last token. */
 static void choose_words(runner *r, int thread) {
     batch *const b = &r->batch;
     const model *m = r->model;
     int64_t begin, end;
-    while (team_take(&r->team, b->num_entries, 1, &begin, &end))
+    while (team_take(&r->team, b->num_sequences, 1, &begin, &end))
         norm_row(m, b->x + (int64_t)(b->begins[end] - 1) * m->width, m->last_norm, b->last + begin * m->width);
-    if (thread == 0) r->calls[0] = begin_linear(r, &r->model->head, b->last, b->logits, b->num_entries);
+    if (thread == 0) r->calls[0] = begin_linear(r, &r->model->head, b->last, b->logits, b->num_sequences);
     team_barrier(&r->team);
     team_execute(&r->team, thread, r->calls[0]);
-    while (team_take(&r->team, b->num_entries, 1, &begin, &end))
+    while (team_take(&r->team, b->num_sequences, 1, &begin, &end))
         b->next[begin] = largest(b->logits + begin * m->words, m->words);
     team_barrier(&r->team);
 }
 
 void runner_forward(runner *r, int thread) {
-    const int64_t rows = r->batch.begins[r->batch.num_entries];
+    const int64_t rows = r->batch.begins[r->batch.num_sequences];
     embed(r, rows);
     team_barrier(&r->team);
     for (int i = 0; i < r->model->num_layers; i++) run_layer(r, thread, &r->model->layers[i], rows);

@@ -1,11 +1,11 @@
 /* Text by a batch of requests: they join while there is room, and leave when they are done.
  *
- *     engine FOLDER [--threads N] [--entries N] [--tokens N] [--keys N] [--save IMAGE] < REQUESTS
+ *     engine FOLDER [--threads N] [--sequences N] [--tokens N] [--keys N] [--save IMAGE] < REQUESTS
  *
  * A request is a line: how many tokens are wanted, then the prompt. An empty line, or the end, lets all that were read
- * begin. The answer is a line of tokens for each, in the order of the requests. It ends early with an end
- * token of the model. At most --entries requests run at a time, with --keys tokens in the caches; the prompts of a step
- * have at most --tokens. --save writes an image of the model for the static engine (static/build.sh). */
+ * begin. The answer is a line of tokens for each, in the order of the requests. It ends early with an end token of the
+ * model. At most --sequences requests run at a time, with --keys tokens in the caches; the prompts of a
+ * step have at most --tokens. --save writes an image of the model for the static engine (static/build.sh). */
 #include "engine.h"
 
 #include <errno.h>
@@ -51,9 +51,9 @@ typedef struct request {
 typedef struct scheduler {
     runner runner;
     request *requests;
-    size_t count, joined;                                /* those before `joined` have begun */
-    request *running[MOST_ENTRIES], *step[MOST_ENTRIES]; /* step: of this step */
-    int32_t num_running, most_entries, most_tokens;
+    size_t count, joined;                                    /* those before `joined` have begun */
+    request *running[MOST_SEQUENCES], *step[MOST_SEQUENCES]; /* step: of this step */
+    int32_t num_running, most_sequences, most_tokens;
     int32_t *free_pages;
     int64_t num_free, tokens_made, steps;
     bool is_over;
@@ -138,7 +138,7 @@ static void drop_finished(scheduler *s) {
  * many have joined. */
 static int32_t join(scheduler *s) {
     int32_t joined = 0, tokens = 0;
-    while (s->joined < s->count && s->num_running < s->most_entries) {
+    while (s->joined < s->count && s->num_running < s->most_sequences) {
         request *const q = &s->requests[s->joined];
         if (q->num_pages > s->num_free || (joined && tokens + q->prompt > s->most_tokens)) break;
         for (int32_t i = 0; i < q->num_pages; i++) q->pages[i] = s->free_pages[--s->num_free];
@@ -153,11 +153,11 @@ static int32_t join(scheduler *s) {
 /* ---- Steps ---- */
 
 /* The tokens of each request that the caches have not seen. */
-static void fill_batch(scheduler *s, int32_t entries) {
+static void fill_batch(scheduler *s, int32_t sequences) {
     batch *const b = &s->runner.batch;
-    b->num_entries = entries;
+    b->num_sequences = sequences;
     b->begins[0] = 0;
-    for (int32_t i = 0; i < entries; i++) {
+    for (int32_t i = 0; i < sequences; i++) {
         request *const q = s->step[i];
         const int32_t fresh = q->count - q->done;
         memcpy(b->tokens + b->begins[i], q->tokens + q->done, (size_t)fresh * sizeof *b->tokens);
@@ -170,21 +170,21 @@ static void fill_batch(scheduler *s, int32_t entries) {
 /* The prompts of those that have joined, all at once; or one more token of each request. */
 static void plan(scheduler *s) {
     drop_finished(s);
-    int32_t entries = join(s);
-    if (!entries) {
-        entries = s->num_running;
-        memcpy(s->step, s->running, (size_t)entries * sizeof *s->step);
+    int32_t sequences = join(s);
+    if (!sequences) {
+        sequences = s->num_running;
+        memcpy(s->step, s->running, (size_t)sequences * sizeof *s->step);
     }
-    s->is_over = entries == 0;
+    s->is_over = sequences == 0;
     if (s->is_over) return;
-    fill_batch(s, entries);
+    fill_batch(s, sequences);
     runner_begin(&s->runner);
 }
 
 static void take_words(scheduler *s) {
     const batch *b = &s->runner.batch;
-    for (int32_t i = 0; i < b->num_entries; i++) s->step[i]->tokens[s->step[i]->count++] = b->next[i];
-    s->tokens_made += b->num_entries;
+    for (int32_t i = 0; i < b->num_sequences; i++) s->step[i]->tokens[s->step[i]->count++] = b->next[i];
+    s->tokens_made += b->num_sequences;
     s->steps++;
 }
 
@@ -212,9 +212,9 @@ static int32_t option(int argc, char **argv, const char *name, int32_t otherwise
 }
 
 static void check_options(int argc, char **argv) {
-    static const char *const names[] = {"--threads", "--entries", "--tokens", "--keys", "--save"};
+    static const char *const names[] = {"--threads", "--sequences", "--tokens", "--keys", "--save"};
     if (argc < 2 || argc % 2)
-        die("usage: engine FOLDER [--threads N] [--entries N] [--tokens N] [--keys N] [--save IMAGE] < REQUESTS");
+        die("usage: engine FOLDER [--threads N] [--sequences N] [--tokens N] [--keys N] [--save IMAGE] < REQUESTS");
     for (int i = 2; i < argc; i += 2) {
         bool is_known = false;
         for (int n = 0; n < 5; n++) is_known |= strcmp(argv[i], names[n]) == 0;
@@ -230,10 +230,10 @@ static double seconds(void) {
 
 static void open_scheduler(scheduler *s, model *m, int argc, char **argv) {
     const int threads = option(argc, argv, "--threads", 1, 64);
-    s->most_entries = option(argc, argv, "--entries", 8, MOST_ENTRIES);
+    s->most_sequences = option(argc, argv, "--sequences", 8, MOST_SEQUENCES);
     s->most_tokens = option(argc, argv, "--tokens", 1024, 1 << 20);
     const int32_t pages = (option(argc, argv, "--keys", 4096, 1 << 24) + PAGE - 1) / PAGE;
-    if (s->most_tokens < s->most_entries) s->most_tokens = s->most_entries;
+    if (s->most_tokens < s->most_sequences) s->most_tokens = s->most_sequences;
     model_open(m, argv[1], pages);
     for (int i = 2; i < argc; i += 2)
         if (strcmp(argv[i], "--save") == 0) model_save(m, argv[i + 1]);

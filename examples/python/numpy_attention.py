@@ -21,7 +21,7 @@ q, k, v = (random.standard_normal((2, 12, 256, 64), dtype=np.float32) for _ in r
 out = attune.attention(q, k, v, is_causal=True)
 print("largest difference from NumPy:", np.abs(out - attention_in_numpy(q, k, v)).max())
 
-# A cache with room for 1024 keys of each entry. A call appends one key and one value, and attends to all so far.
+# A cache with room for 1024 keys of each sequence. A call appends one key and one value, and attends to all so far.
 step = attune.compile(
     attune.Problem(batch=2, num_heads=12, seq_q=1, seq_kv=1024, seq_new=1, head_dim=64, kv_lens=True)
 )

@@ -236,24 +236,24 @@ static void write_for_ever(const char *dir, bool unnamed, int ready) {
     if (write(ready, "", 1) != 1) _exit(1);
     for (int64_t i = 1;; i++) {
         const at_key key = key_of(i);
-        const at_cache_file entry = {.key = key.bytes,
-                                     .key_bytes = key.size,
-                                     .problem = "p",
-                                     .schedule = "s",
-                                     .isa = "i",
-                                     .image = image,
-                                     .image_bytes = bytes};
-        at_disk_cache_write(&cache, &key, &entry);
+        const at_cache_file file = {.key = key.bytes,
+                                    .key_bytes = key.size,
+                                    .problem = "p",
+                                    .schedule = "s",
+                                    .isa = "i",
+                                    .image = image,
+                                    .image_bytes = bytes};
+        at_disk_cache_write(&cache, &key, &file);
     }
 }
 
-static int count_bad(void *user, const attune_cache_file *entry) {
+static int count_bad(void *user, const attune_cache_file *file) {
     int *counts = user;
-    counts[entry->status != ATTUNE_OK]++;
+    counts[file->status != ATTUNE_OK]++;
     return 0;
 }
 
-static void killed_writers_leave_no_bad_entry(void **state) {
+static void killed_writers_leave_no_bad_file(void **state) {
     const int kills = stress > 1 ? 1000 : 60;
     const at_log silent = {0};
     uint64_t seed = 7;
@@ -274,7 +274,7 @@ static void killed_writers_leave_no_bad_entry(void **state) {
     int counts[2] = {0};
     at_disk_cache_init(&cache, *state, UINT64_C(1) << 30, at_default_allocator(), at_default_io(), &silent);
     assert_int_equal(at_disk_cache_visit(&cache, count_bad, counts, NULL), ATTUNE_OK);
-    print_message("%d kills: %d good entries, %d bad\n", kills, counts[0], counts[1]);
+    print_message("%d kills: %d good files, %d bad\n", kills, counts[0], counts[1]);
     assert_true(counts[0] > 0);
     assert_int_equal(counts[1], 0);
     at_disk_cache_free(&cache);
@@ -285,7 +285,7 @@ static void killed_writers_leave_no_bad_entry(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         WITH_DIRECTORY(processes_share_one_directory), /* before there are threads: it forks */
-        WITH_DIRECTORY(processes_evict_what_others_read), WITH_DIRECTORY(killed_writers_leave_no_bad_entry),
+        WITH_DIRECTORY(processes_evict_what_others_read), WITH_DIRECTORY(killed_writers_leave_no_bad_file),
         cmocka_unit_test(each_problem_is_compiled_once),  WITH_DIRECTORY(eviction_while_kernels_run),
     };
     const char *wish = getenv("ATTUNE_STRESS");

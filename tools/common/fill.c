@@ -217,7 +217,7 @@ static int32_t *integers(const tensors *t, const char *name) {
 }
 
 /* Queries of a sequence; cu_seqlens_q must have been filled. */
-static int64_t entry_rows(const tensors *t, int64_t b) {
+static int64_t sequence_rows(const tensors *t, int64_t b) {
     const int32_t *const cu = integers(t, "cu_seqlens_q");
     if (cu) return cu[b + 1] - cu[b];
     return t->problem.seq_q == ATTUNE_DYNAMIC ? t->arguments.seq_q : t->problem.seq_q;
@@ -226,7 +226,7 @@ static int64_t entry_rows(const tensors *t, int64_t b) {
 /* The fewest keys that the sequence's queries and new keys allow. */
 static int64_t fewest_keys(const tensors *t, int64_t b) {
     const attune_problem *const p = &t->problem;
-    const int64_t rows = entry_rows(t, b);
+    const int64_t rows = sequence_rows(t, b);
     /* A query rotated by its position must not stand before the first one. */
     const bool starts_at_end = p->rotary_dim && !p->has_position_ids && p->causal_align == ATTUNE_BOTTOM_RIGHT;
     /* Without new keys the ids of the queries are those of the keys. */
@@ -318,11 +318,11 @@ static void shuffle(int32_t *table, size_t count, tool_random *random) {
 }
 
 /* Keys of a sequence, and how many of them are new; its lengths must have been filled. */
-static int64_t entry_keys(const tensors *t, int64_t b, int64_t *fresh) {
+static int64_t sequence_keys(const tensors *t, int64_t b, int64_t *fresh) {
     const attune_problem *const p = &t->problem;
     const int32_t *const lens = integers(t, "kv_lens");
     const int64_t given = p->seq_new == ATTUNE_DYNAMIC ? t->arguments.seq_new : p->seq_new;
-    *fresh = p->seq_new && p->is_ragged ? entry_rows(t, b) : given;
+    *fresh = p->seq_new && p->is_ragged ? sequence_rows(t, b) : given;
     return lens ? lens[b] : most_keys(t, b);
 }
 
@@ -336,7 +336,7 @@ static void fill_block_table(tensors *t, tensor *one, tool_random *random) {
     shuffle(table, one->count, random);
     for (int64_t i = 0; i < count; i++) {
         int64_t fresh;
-        const int64_t keys = entry_keys(t, i / columns, &fresh), first = i % columns * size;
+        const int64_t keys = sequence_keys(t, i / columns, &fresh), first = i % columns * size;
         if (first >= keys && tool_random_chance(random, 30))
             table[i] = tool_random_chance(random, 50) ? -1 : INT32_MAX;
         else if (first + size <= keys - fresh && pages > count && !t->fills_up && tool_random_chance(random, 30))
@@ -348,7 +348,7 @@ static void fill_block_table(tensors *t, tensor *one, tool_random *random) {
 static int64_t sequence_of_list(const tensors *t, int64_t list) {
     const int32_t *const cu = integers(t, "cu_seqlens_q");
     if (t->problem.kv_ids == ATTUNE_KV_IDS_SEQUENCE) return list;
-    const int64_t rows = entry_rows(t, 0);
+    const int64_t rows = sequence_rows(t, 0);
     if (!cu) return rows > 0 ? list / rows : -1;
     for (int64_t b = 0; b < t->arguments.batch; b++)
         if (list >= cu[b] && list < cu[b + 1]) return b;
@@ -358,7 +358,7 @@ static int64_t sequence_of_list(const tensors *t, int64_t list) {
 static int64_t keys_of_list(const tensors *t, int64_t list) {
     int64_t fresh;
     const int64_t b = sequence_of_list(t, list);
-    return b < 0 ? 0 : entry_keys(t, b, &fresh);
+    return b < 0 ? 0 : sequence_keys(t, b, &fresh);
 }
 
 /* Without keys only an empty list is sound. */
@@ -448,7 +448,7 @@ static void fill_one(tensors *t, tensor *one, input_kind kind, tool_random *rand
     else if (is_named(one, "position_ids"))
         fill_integers(one, 0, a->rotary_positions - 1, random);
     else if (is_named(one, "row_ids"))
-        fill_integers(one, 0, entry_rows(t, 0) - 1, random);
+        fill_integers(one, 0, sequence_rows(t, 0) - 1, random);
     else if (is_named(one, "x") || is_named(one, "x_kv") || is_named(one, "x_v"))
         fill_tokens(t, one, kind, random);
     else if (is_named(one, "keys_low") || is_named(one, "values_low"))
@@ -502,7 +502,7 @@ static bool is_sound(const tensors *t) {
     if (!are_lists_sound(t)) return false;
     for (int64_t b = 0; has_keys && b < t->arguments.batch; b++) {
         int64_t fresh, room = p->page_size ? t->arguments.max_pages * p->page_size : key_rows(t);
-        const int64_t rows = entry_rows(t, b), keys = entry_keys(t, b, &fresh);
+        const int64_t rows = sequence_rows(t, b), keys = sequence_keys(t, b, &fresh);
         if (p->page_size && !t->arguments.num_pages) room = 0;
         if (cu) room = smaller(room, cu[b + 1] - cu[b]);
         if (rows < 0 || keys < 0 || fresh > keys || keys > room || !has_angles(t, b, rows, keys, fresh)) return false;

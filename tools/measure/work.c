@@ -131,7 +131,7 @@ call_work work_of_call(const tensors *t) {
         const attune_tensor *const info = &t->list[i].info;
         double count = elements(info);
         const double seen = keys * (double)t->arguments.num_kv_heads * (double)info->dims[info->rank - 1];
-        /* Entries may share pages. */
+        /* Sequences may share pages. */
         if (is_one_of(info->name, "k", "v") && seen < count) count = seen;
         const double tokens = keys * (double)t->arguments.num_kv_heads * (info->rank > 3 ? (double)info->dims[3] : 1);
         if (is_one_of(info->name, "k_scale", "v_scale") && info->rank > 2 && tokens < count) count = tokens;

@@ -14,8 +14,8 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "python"
 
 
 @pytest.mark.parametrize("name, options", [
-    ("shared_prefix", ["--entries=5", "--prefix=300", "--own=7"]),
-    ("shared_prefix", ["--entries=1", "--prefix=33", "--own=1"]),
+    ("shared_prefix", ["--sequences=5", "--prefix=300", "--own=7"]),
+    ("shared_prefix", ["--sequences=1", "--prefix=33", "--own=1"]),
     ("tree_mask", ["--keys=200", "--branches=5", "--depth=3"]),
     ("tree_mask", ["--keys=1", "--branches=1", "--depth=1"]),
 ])

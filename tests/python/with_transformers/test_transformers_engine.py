@@ -97,7 +97,8 @@ def test_the_tokens_of_a_small_model(name, tmp_path):
     requests = random_requests(SIZES["vocab_size"], PROMPTS)
     wanted = expected(model, requests)
     assert len({token for answer in wanted for token in answer}) > 20  # no model that says one word
-    for options in (["--entries", "3", "--threads", "2", "--tokens", "50"], ["--entries", "7"], ["--entries", "1"]):
+    few = ["--sequences", "3", "--threads", "2", "--tokens", "50"]
+    for options in (few, ["--sequences", "7"], ["--sequences", "1"]):
         assert generate(tmp_path, requests, *options) == wanted
 
 
@@ -114,7 +115,7 @@ def test_the_static_engine(name, compiler, tmp_path):
     assert "LOAD" in headers and "INTERP" not in headers and "DYNAMIC" not in headers
     symbols = subprocess.run(["nm", engine], capture_output=True, text=True, check=True).stdout
     assert "engine_decode_execute" in symbols and "at_codegen" not in symbols and "LLVM" not in symbols
-    for options in (["--entries", "3", "--threads", "2", "--tokens", "50"], ["--entries", "7"]):
+    for options in (["--sequences", "3", "--threads", "2", "--tokens", "50"], ["--sequences", "7"]):
         made = generate(image, requests, *options, engine=engine)
         assert made == generate(tmp_path, requests, *options)
     assert len({token for answer in made for token in answer}) > 20
@@ -208,6 +209,6 @@ def test_the_tokens_of_smollm2(tmp_path):
     model.generation_config.eos_token_id = 2
     requests = [([1, 504, 2123, 282, 260], 24), *random_requests(40000, [(3, 8), (17, 12), (33, 16), (9, 20)])]
     wanted = expected(model, requests)
-    assert generate(tmp_path, requests, "--entries", "3", "--threads", "2") == wanted
+    assert generate(tmp_path, requests, "--sequences", "3", "--threads", "2") == wanted
     engine, image = build_static(tmp_path, tmp_path / "static")
-    assert generate(image, requests, "--entries", "3", "--threads", "2", engine=engine) == wanted
+    assert generate(image, requests, "--sequences", "3", "--threads", "2", engine=engine) == wanted
