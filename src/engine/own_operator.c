@@ -103,7 +103,7 @@ static bool keep(at_kept_kernel *kept, attune_kernel *had, int64_t again_at, att
     }
     attune_kernel *expected = had;
     if (!atomic_compare_exchange_strong(&kept->now, &expected, kernel)) return false; /* another thread was faster */
-    kept->before = had;
+    if (had) kept->before = had; /* another thread may have replaced a first kernel by now */
     atomic_store(&kept->made_again_at, kernel->node.made_again_at);
     return true;
 }
