@@ -34,7 +34,7 @@ int uncompress(unsigned char *to, unsigned long *to_bytes, const unsigned char *
     return Z_STREAM_ERROR;
 }
 
-/* LLVM uses this function for checksums, too, so it is not a stub. */
+/* LLVM takes checksums by this function, too, so it computes them. */
 unsigned long crc32(unsigned long sum, const unsigned char *from, unsigned bytes) {
     uint32_t rest = ~(uint32_t)sum;
     for (unsigned i = 0; i < bytes; i++) {
