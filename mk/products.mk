@@ -78,9 +78,9 @@ $(BUILD)/ggml-kernels.a: $(TIER0_MAKERS)
 
 # The same library for the Python wheel. It loads with glibc 2.28, where libpthread and libdl are apart.
 OLD_GLIBC = exp log dlopen dlsym dlclose dlerror dladdr1 pthread_create pthread_join pthread_once pthread_sigmask \
-	pthread_setname_np pthread_attr_setstacksize pthread_attr_setaffinity_np pthread_mutexattr_init \
-	pthread_mutexattr_destroy pthread_mutexattr_settype stat lstat fstat fstatat \
-	pthread_condattr_setclock \
+	pthread_setname_np pthread_attr_setstacksize pthread_attr_setaffinity_np pthread_getaffinity_np \
+	pthread_setaffinity_np pthread_mutexattr_init pthread_mutexattr_destroy pthread_mutexattr_settype \
+	pthread_condattr_setclock stat lstat fstat fstatat \
 	posix_spawn_file_actions_addchdir_np posix_spawn_file_actions_addclosefrom_np
 OLD_GLIBC_LINK = $(OLD_GLIBC:%=-Wl,--wrap=%) -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -Wl,--as-needed
 $(BUILD)/wheel/libattune.so.0: $(call obj,$(LIB_SRC) $(DSO_SRC) src/wheel/old_glibc.c) src/api/exports.map

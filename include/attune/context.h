@@ -211,7 +211,8 @@ typedef struct attune_context attune_context;
  * Threads: attune's own pool starts threads when a call can use them. They take none of the host's signals, sleep when
  * there is nothing to do (after spinning for at most 50 microseconds), and end with the context. Calls that are too
  * short to gain from more threads stay on the caller's thread. After other processes have taken a helper's CPU in the
- * middle of its work, all calls stay on their caller's thread for a while.
+ * middle of its work, all calls stay on their caller's thread for a while. The pool's threads may use the CPUs of the
+ * thread that created the context, except the one that they were last woken from.
  *
  * fork(): a child may use the context and its kernels. Calls that other threads had begun do not exist there, and the
  * pool is made anew. Other threads may be anywhere in attune when one of them forks. fork() waits for

@@ -27,6 +27,8 @@ static void init_spinning(pthread_mutex_t *mutex) {
 void at_pool_init(at_pool *pool, const attune_allocator *allocator, uint32_t num_workers) {
     *pool = (at_pool){.allocator = allocator, .max_threads = num_workers - 1};
     pool->has_cpus = sched_getaffinity(0, sizeof pool->cpus, &pool->cpus) == 0;
+    pool->given = pool->cpus;
+    pool->avoided = -1;
     init_spinning(&pool->mutex);
     pthread_mutex_init(&pool->starting, NULL);
 }
@@ -92,7 +94,7 @@ void at_block_signals(sigset_t *before) {
 }
 
 /* Kernels hardly use the stack, because large memory is in the workspace. A thread may run on all CPUs of the thread
- * that made the context, and not only on those that its first caller is bound to. */
+ * that made the context but its caller's, and not only on those that its first caller is bound to. */
 static int create_thread(at_pool *pool, pthread_t *thread) {
     enum { STACK_BYTES = 1 << 20 };
     pthread_attr_t attributes;
@@ -100,7 +102,7 @@ static int create_thread(at_pool *pool, pthread_t *thread) {
     int failure = pthread_attr_init(&attributes);
     if (failure) return failure;
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    if (pool->has_cpus) pthread_attr_setaffinity_np(&attributes, sizeof pool->cpus, &pool->cpus);
+    if (pool->has_cpus) pthread_attr_setaffinity_np(&attributes, sizeof pool->given, &pool->given);
     at_block_signals(&before);
     failure = pthread_create(thread, &attributes, help, pool);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -125,6 +127,28 @@ static void start_another(at_pool *pool) {
         else
             pool->num_threads++;
     }
+    pthread_mutex_unlock(&pool->starting);
+}
+
+/* Linux may wake a helper on its caller's CPU, though another one is idle: in a virtual machine it takes an idle CPU
+ * for one that the host has taken away. The helper waits there for up to 10 milliseconds. So helpers keep off the CPU
+ * that they were last woken from, except those whose CPUs somebody else has chosen. Callers on several CPUs change that
+ * CPU at most once in 10 milliseconds. */
+static void keep_off_callers_cpu(at_pool *pool, int64_t now) {
+    const int cpu = sched_getcpu();
+    if (!pool->has_cpus || cpu < 0 || cpu == atomic_load(&pool->avoided)) return;
+    if (now - look(&pool->avoided_at) < 10 * MILLISECOND) return;
+    note(&pool->avoided_at, now);
+    cpu_set_t others = pool->cpus, its;
+    CPU_CLR(cpu, &others);
+    pthread_mutex_lock(&pool->starting);
+    if (CPU_COUNT(&others)) {
+        for (uint32_t i = 0; i < pool->num_threads; i++)
+            if (!pthread_getaffinity_np(pool->threads[i], sizeof its, &its) && CPU_EQUAL(&its, &pool->given))
+                pthread_setaffinity_np(pool->threads[i], sizeof others, &others);
+        pool->given = others;
+    }
+    atomic_store(&pool->avoided, cpu);
     pthread_mutex_unlock(&pool->starting);
 }
 
@@ -168,7 +192,8 @@ static void withdraw(at_pool *pool, at_job *job) {
 }
 
 /* Wakes threads that sleep, and starts more if there are too few. */
-static void call_helpers(at_pool *pool, uint32_t helpers) {
+static void call_helpers(at_pool *pool, uint32_t helpers, int64_t now) {
+    keep_off_callers_cpu(pool, now);
     if (atomic_load(&pool->sleepers)) at_futex_wake(&pool->posted, helpers);
     uint32_t wanted = atomic_load(&pool->wanted);
     while (wanted < helpers && !atomic_compare_exchange_weak(&pool->wanted, &wanted, helpers)) {
@@ -179,7 +204,7 @@ static void call_helpers(at_pool *pool, uint32_t helpers) {
 /* Returns the time at which it ended. */
 static int64_t run_with_helpers(at_pool *pool, at_job *job, bool wakes, int64_t begun) {
     post(pool, job);
-    if (wakes) call_helpers(pool, job->max_workers - 1);
+    if (wakes) call_helpers(pool, job->max_workers - 1, begun);
     at_job_work(job);
     const int64_t worked = at_nanoseconds();
     at_job_wait(job);

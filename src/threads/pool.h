@@ -25,7 +25,7 @@ typedef struct at_pool {
     const attune_allocator *allocator;
     uint32_t max_threads; /* beside the callers */
     uint32_t l3_cores;    /* that share a third cache; 0: all do */
-    cpu_set_t cpus;       /* the CPUs of the thread that made the context; the pool's threads get them */
+    cpu_set_t cpus;       /* the CPUs of the thread that made the context */
     bool has_cpus;
 
     pthread_mutex_t mutex; /* guards the list */
@@ -33,7 +33,10 @@ typedef struct at_pool {
 
     pthread_mutex_t starting; /* guards the next ones; never taken with the mutex above, except around fork() */
     pthread_t *threads;
-    int64_t refused_at; /* when the system last refused a thread; 0: never. In nanoseconds, as all times */
+    int64_t refused_at;  /* when the system last refused a thread; 0: never. In nanoseconds, as all times */
+    cpu_set_t given;     /* the CPUs of the pool's threads: all but the one that they were last woken from */
+    _Atomic int avoided; /* that one; -1: none yet */
+    _Atomic int64_t avoided_at;
 
     _Atomic uint32_t num_threads, wanted;   /* threads that were started, and the most that a run could use */
     _Atomic int64_t ended_at;               /* the last run */

@@ -49,6 +49,10 @@ FORWARD(int, pthread_setname_np, "GLIBC_2.12", (pthread_t thread, const char *na
 FORWARD(int, pthread_attr_setstacksize, BASE, (pthread_attr_t * attributes, size_t bytes), (attributes, bytes))
 FORWARD(int, pthread_attr_setaffinity_np, "GLIBC_2.3.4",
         (pthread_attr_t * attributes, size_t bytes, const cpu_set_t *cpus), (attributes, bytes, cpus))
+FORWARD(int, pthread_getaffinity_np, "GLIBC_2.3.4", (pthread_t thread, size_t bytes, cpu_set_t *cpus),
+        (thread, bytes, cpus))
+FORWARD(int, pthread_setaffinity_np, "GLIBC_2.3.4", (pthread_t thread, size_t bytes, const cpu_set_t *cpus),
+        (thread, bytes, cpus))
 FORWARD(int, pthread_condattr_setclock, "GLIBC_2.3.3", (pthread_condattr_t * attributes, clockid_t clock),
         (attributes, clock))
 FORWARD(int, pthread_mutexattr_init, BASE, (pthread_mutexattr_t * attributes), (attributes))

@@ -529,29 +529,58 @@ static void parts_are_shared_by_many_threads(void **state) {
     at_pool_free(&pool);
 }
 
-/* Threads run where the context was made, not where the first caller is bound. */
+/* Threads run where the context was made, not where the first caller is bound, and keep off the caller's CPU. */
+typedef struct seen_cpus {
+    atomic_int count, with_caller;
+    int caller;
+} seen_cpus;
+
 static void where_is_it(void *argument, int64_t begin, int64_t end, uint32_t worker) {
-    atomic_int *cpus = argument;
+    seen_cpus *seen = argument;
     cpu_set_t set;
     (void)begin, (void)end;
-    if (worker && !sched_getaffinity(0, sizeof set, &set)) atomic_store(cpus, CPU_COUNT(&set));
+    if (worker && !sched_getaffinity(0, sizeof set, &set)) {
+        atomic_store(&seen->with_caller, CPU_ISSET(seen->caller, &set) != 0);
+        atomic_store(&seen->count, CPU_COUNT(&set));
+    }
     pause_shortly();
 }
 
-static void threads_are_not_bound_with_the_caller(void **state) {
+/* Binds the caller to the CPU, then runs until a helper has helped. */
+static seen_cpus run_bound(at_pool *pool, int cpu) {
+    seen_cpus seen = {.caller = cpu};
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    atomic_store(&pool->avoided_at, 0); /* as if the last change of CPU had been long ago */
+    for (int i = 0; i < 5000 && !seen.count; i++) at_pool_run(pool, where_is_it, &seen, 16, 2, LONG, 0);
+    return seen;
+}
+
+static void threads_keep_off_the_callers_cpu(void **state) {
     (void)state;
-    cpu_set_t all, one;
+    cpu_set_t all, chosen;
     at_pool pool;
-    atomic_int cpus = 0;
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     at_pool_init(&pool, at_default_allocator(), 2);
-    CPU_ZERO(&one);
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &all) && !CPU_COUNT(&one)) CPU_SET(cpu, &one);
-    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
-    for (int i = 0; i < 5000 && !cpus; i++) at_pool_run(&pool, where_is_it, &cpus, 16, 2, LONG, 0);
+    int first = 0, last = 0;
+    while (!CPU_ISSET(first, &all)) first++;
+    for (int cpu = first; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &all)) last = cpu;
+    const int alone = first == last; /* there is no other CPU to run on */
+    for (int i = 0; i < 2; i++) {
+        const seen_cpus seen = run_bound(&pool, i ? last : first);
+        assert_int_equal(seen.count, CPU_COUNT(&all) - !alone);
+        assert_int_equal(seen.with_caller, alone);
+    }
+    /* Whoever binds the thread elsewhere has the last word. */
+    CPU_ZERO(&chosen);
+    CPU_SET(last, &chosen);
+    assert_int_equal(pthread_setaffinity_np(pool.threads[0], sizeof chosen, &chosen), 0);
+    assert_int_equal(run_bound(&pool, first).count, 1);
+    assert_int_equal(run_bound(&pool, last).count, 1);
     assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
-    assert_int_equal(cpus, CPU_COUNT(&all));
     at_pool_free(&pool);
 }
 
@@ -571,7 +600,7 @@ int main(void) {
         cmocka_unit_test(parts_cover_all_tasks),
         cmocka_unit_test(falling_tasks_go_by_quarters),
         cmocka_unit_test(parts_are_shared_by_many_threads),
-        cmocka_unit_test(threads_are_not_bound_with_the_caller),
+        cmocka_unit_test(threads_keep_off_the_callers_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
