@@ -328,7 +328,7 @@ def case_a_page_tells_of_other_programs():
                 for threads, own in ((1, 4e6), (2, 3.9e6)))
     run = one | {"results": one["results"] + two["results"]}
     said = publish.limits_of(run, "wall")
-    expect("In 12 heads × 64, 128 tokens (f32) both attune and its fastest peer gained less than a tenth" in said, said)
+    expect("In 12 heads × 64, 128 tokens (f32) neither attune nor its fastest peer was 10 % faster" in said, said)
     expect("Other programs ran" not in said, said)
     disturbed = [found | {"busy": 0.3} for found in run["results"]]
     expect("Other programs ran" in publish.limits_of(run | {"results": disturbed}, "wall"), said)

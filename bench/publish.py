@@ -8,20 +8,20 @@ import shapes
 
 PAGE = "performance.md"
 DEFINITION = """\
-A case is one shape, in one dtype, on one number of threads. Its ratio is the time of the fastest peer divided by the
-time of attune: the median over rounds in which all of them have a turn. attune counts as faster if that ratio is
-above 1 and its median time is the lower one. The headline is the geometric mean of the ratios of all cases. Below 1,
-attune is slower."""
+A case is one shape, in one dtype, on one number of threads. Its ratio is the time of the fastest peer divided by that
+of attune, the median over the rounds; in each round all have a turn. Below 1, attune is slower. attune counts as faster
+if the ratio is above 1 and its median time is lower, too. The headline has the geometric mean of all ratios."""
 BUSY = """\
-* Other programs ran on the same CPUs, so times are up to three times those of a quiet machine. Ratios and shares are of
-  neighbouring samples, which meet the same load. Even so single ratios vary by a third from run to run.
+* Other programs ran on the same CPUs, so times are up to three times those of a quiet machine. Ratios and shares
+  compare neighbouring samples, under the same load. Even so single ratios vary by a third from run to run.
 """
 ONE_THREAD = """\
-* One thread only. Two share a machine with other programs too unevenly to compare.
+* Only one thread was measured. Other programs disturb two threads too unevenly for a comparison.
 """
 NO_GAIN = """\
-* In {cases} both attune and its fastest peer gained less than a tenth with {threads}. Either these do not scale, or
-  another program had a CPU. The ratio counts all the same. Calls shorter than a millisecond are not judged by this.
+* In {cases} neither attune nor its fastest peer was 10 % faster with {threads} than with one. Either these cases do
+  not scale, or another program used a CPU. The ratios count all the same. Calls shorter than a millisecond are not
+  listed here.
 """
 ABSENT = """\
 * Not in this run: {peers}. A peer takes part if its library is installed ([the bench](bench.md)).
@@ -44,8 +44,8 @@ LIMITS = """\
 * Batches of one sequence, on contiguous keys, except in steps of a server. [vLLM's page](vllm.md) has figures of a
   server as a whole.
 * f32 and bf16. f16 and f64 are not tuned and not measured here.
-* A peer has the method, the layout and the packed weights that are fastest for it ([the bench](bench.md)). One that has
-  no operator for a case is left out of it."""
+* Each peer uses the method, the layout and the packed weights that are fastest for it ([the bench](bench.md)). A peer
+  without an operator for a case is left out of it."""
 
 
 def threads_of(count):
@@ -96,7 +96,7 @@ def circumstances(run):
         ["peers", "; ".join(versions.values()) or "none"],
         ["date", run["date"][:10]],
         ["other programs", f"used {report.others(run)} of the CPUs"],
-        ["samples", f"at most {settings['repeats']} preparations of {settings['rounds']} rounds; a sample lasts "
+        ["samples", f"{settings['rounds']} rounds, up to {settings['repeats']} times with new tensors; a sample lasts "
                     f"{settings['sample_ms']:g} ms or longer"],
     ]
     return report.table(["", ""], rows)
@@ -131,8 +131,8 @@ def around(costs):
         compiling, loading, finding = (min(one[name] for one in found)
                                        for name in ("cold_compile_ms", "warm_disk_us", "memory_hit_ns"))
         rows.append([f"`{found[0]['problem']}`", f"{compiling:.1f} ms", f"{loading:.0f} µs", f"{finding:.0f} ns"])
-    text = f"The lowest of {len(costs)} medians of `attune bench --json`. LLVM was loaded before; the first compile "
-    text += "of a process takes longer."
+    text = f"The lowest of {len(costs)} medians of `attune bench --json`. LLVM was loaded before: the first compile "
+    text += "of a process also loads it."
     return text + "\n\n" + report.table(["problem", "compile", "load from the disk cache", "find in memory"], rows)
 
 
@@ -189,9 +189,9 @@ def limits_of(run, clock):
 def page(run, costs, found_steps, pictures, clock):
     text = "# Performance\n\n`make performance` measured all of this in one run and wrote this page. "
     text += "[The bench](bench.md) says how it measures.\n\n"
-    text += "Times are medians on the clock. Ratios are medians of pairs of neighbouring samples, so a ratio is not "
-    text += "exactly the quotient of the two times in its row. A share is of what the CPU can do at most: its peak, "
-    text += "probed before and after each sample, or its bandwidth where that is the bound.\n\n"
+    text += "Times are medians of time on the clock. A ratio is the median over pairs of neighbouring samples, so it "
+    text += "is not exactly the quotient of the two times in its row. A share is of the CPU's peak, probed before and "
+    text += "after each sample, or of its bandwidth where that is the bound.\n\n"
     text += circumstances(run) + "\n## The headline\n\n" + headline(run, clock)
     for dtype in ("f32", "bf16"):
         if measured(run, clock, dtype=dtype):

@@ -175,14 +175,14 @@ def geometric_mean(values):
 
 
 def summary(results, clock):
-    """How many shapes attune is ahead on, and by how much."""
+    """On how many shapes attune is faster, and by how much."""
     best = [(*found_best, found["shape"]["name"]) for found in results if (found_best := best_ratio(found, clock))]
     if not best:
         return "There was no peer to compare with.\n"
     behind = [f"{name} ({ratio:.2f}, {peer})" for ratio, peer, name in best if ratio < 1]
-    text = f"Ahead of the best peer on {len(best) - len(behind)} of {len(best)} shapes; "
-    text += f"by {geometric_mean([ratio for ratio, _, _ in best]):.2f} in the geometric mean."
-    return text + (f" Behind: {', '.join(behind)}.\n" if behind else "\n")
+    text = f"Faster than the fastest peer on {len(best) - len(behind)} of {len(best)} shapes; "
+    text += f"{geometric_mean([ratio for ratio, _, _ in best]):.2f} times as fast in the geometric mean."
+    return text + (f" Slower on: {', '.join(behind)}.\n" if behind else "\n")
 
 
 def refusals(run):
@@ -210,15 +210,15 @@ def others(run):
 def circumstances(run):
     machine, settings = run["machine"], run["settings"]
     text = f"{machine['cpu']}, {machine['cpus']} CPUs, of which other programs used {others(run)}; "
-    text += f"{settings['repeats']} preparations of {settings['rounds']} rounds each (fewer where calls are long), "
+    text += f"{settings['repeats']} times {settings['rounds']} rounds (fewer where calls are long), "
     text += f"samples of at least {settings['sample_ms']:g} ms.\n"
     return text + f"{'; '.join(run['versions'].values())}.\n"
 
 
 def markdown(run, clock):
-    text = f"# attune beside its peers, {run['date']}\n\n{circumstances(run)}"
+    text = f"# attune compared with its peers, {run['date']}\n\n{circumstances(run)}"
     text += "Time on the clock.\n" if clock == "wall" else "Processor time.\n"
-    headers = ["shape", "by", "median", "min", "peak", "of peak", "of roofline", "attune is faster by", "error"]
+    headers = ["shape", "by", "median", "min", "peak", "of peak", "of roofline", "times as fast", "error"]
     notes = {}
     for threads in sorted({found["threads"] for found in run["results"]}):
         for dtype in ("f32", "bf16"):
