@@ -81,8 +81,8 @@ typedef struct attune_cache_collected {
 
 #define ATTUNE_CACHE_COLLECTED_INIT ATTUNE_RESULT_INIT(attune_cache_collected)
 
-/* Removes now what a writer would remove in time: orphans, and the least recently used files while all take more than
- * max_bytes. UINT64_MAX: disk_cache_bytes of the context. `collected` may be NULL. */
+/* Removes at once what writers remove in the course of time: orphans, and the least recently used files while all
+ * together have more than max_bytes. UINT64_MAX: disk_cache_bytes of the context. `collected` may be NULL. */
 ATTUNE_CHECKED attune_status attune_cache_gc(attune_context *context, uint64_t max_bytes,
                                              attune_cache_collected *collected);
 

@@ -53,9 +53,9 @@ ATTUNE_CHECKED attune_status attune_description_kernel(const char *text, size_t 
                                                        size_t *count);
 
 /* Gives the kernel of a text that has one, as attune_compile does: from memory, a bundle, the disk, or newly compiled.
- * attune_linear_run and so on find it from then on. Release it with attune_kernel_release. It takes the parameters of
- * its text: where steps without a compiler use a kernel of tier 0 for heads of many sizes, which takes others, this is
- * one of the virtual machine. */
+ * attune_linear_run and so on find it from then on. Release it with attune_kernel_release. Its parameters are those of
+ * the text. So without a compiler it is a kernel of the virtual machine, even where steps use one of tier 0, which
+ * serves heads of many sizes and has other parameters. */
 ATTUNE_CHECKED attune_status attune_description_compile(attune_context *context, const char *text,
                                                         attune_kernel **kernel);
 

@@ -18,7 +18,7 @@ typedef enum attune_origin {
     ATTUNE_FROM_COMPILER = 2,
     ATTUNE_FROM_PACK = 3,
     ATTUNE_FROM_BUNDLE = 4,
-    ATTUNE_FROM_VM = 5,   /* tier 0 without machine code: the virtual machine runs it: the same bits, more slowly */
+    ATTUNE_FROM_VM = 5,   /* there is no machine code: the virtual machine runs it, with the same bits, more slowly */
     ATTUNE_FROM_TIER0 = 6 /* machine code that was compiled when attune was built, for sizes of any call */
 } attune_origin;
 

@@ -25,8 +25,8 @@ typedef enum attune_stage {
 
 /* Gives the kernel at one stage. *data is allocated by the context's allocator; free it with attune_free. Text has a
  * NUL after its last byte, which *bytes does not count. schedule NULL: that of the cached kernel, else as
- * attune_compile chooses. A stand-in of another tuning class counts only while it is in memory: pass its schedule
- * (attune_kernel_info) to be sure. */
+ * attune_compile chooses. If the kernel in use is a fallback of another tuning class, pass its schedule, which
+ * attune_kernel_info has. */
 ATTUNE_CHECKED attune_status attune_emit(attune_context *context, const attune_problem *problem, const char *schedule,
                                          attune_stage stage, void **data, size_t *bytes);
 ATTUNE_API void attune_free(attune_context *context, void *data);
@@ -66,8 +66,8 @@ ATTUNE_CHECKED attune_status attune_ir_shape(const attune_kernel *kernel, size_t
 ATTUNE_CHECKED attune_status attune_ir_cache_why(attune_context *context, const char *text,
                                                  attune_cache_answer_fn *answer, void *user);
 /* Runs it. buffers[] and scalars[] are in the order of the parameters of their sort. A scalar is the int64 itself, or
- * the bits of the float (low 32) or double. With engine INTERPRETER every access is checked. JIT is the
- * kernel as it was made; VM is the same, and refuses machine code. */
+ * the bits of the float (low 32) or double. With engine INTERPRETER every access is checked. JIT runs
+ * the kernel as it was made, by machine code or by the virtual machine; VM refuses a kernel with machine code. */
 ATTUNE_CHECKED attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel, attune_engine engine,
                                            void *const *buffers, const int64_t *scalars);
 /* A call in parts: as attune_call_begin, with the buffers and scalars of attune_ir_run. Their arrays need not stay. */

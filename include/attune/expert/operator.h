@@ -83,7 +83,7 @@ typedef struct attune_operator attune_operator;
 
 /* Makes an operator known to a context, which copies the options and keeps the operator until it is destroyed. Any
  * number of threads may add operators and use them. ATTUNE_INVALID_ARGUMENT: the name is in use by another operator of
- * this context, or an option cannot be as it is. */
+ * this context, or an option has a wrong value. */
 ATTUNE_CHECKED attune_status attune_operator_add(attune_context *context, const attune_operator_options *options,
                                                  attune_operator **op);
 
@@ -105,12 +105,13 @@ ATTUNE_CHECKED attune_status attune_operator_cache_why(attune_operator *op, cons
                                                        void *user);
 
 /* Searches for faster numbers by measuring, as attune_tune does, with the call that attune_ir_run would make of these
- * buffers and scalars. Outputs are overwritten; buffers that are read and written are so again and again, and do not
- * get their contents back. Kernels must have the interpreter's bits, the same parameters as with the usual numbers, and
+ * buffers and scalars. Outputs are overwritten; buffers that a kernel reads and writes change with each of many calls,
+ * and are not restored. Kernels must have the interpreter's bits, the same parameters as with the usual numbers, and
  * outputs of the same bits: others are dropped, counted in result->wrong, and the first is named there. From then on
  * attune_operator_compile without a schedule gives the winner's kernel. *numbers (NULL, or room for a number for each
  * choice) receives the winner, or the numbers that the search began with. result->schedule stays empty. The usual
- * numbers must be legal for the problem. ATTUNE_CHECK_FAILED: their own kernel has not the interpreter's bits. */
+ * numbers must be legal for the problem. ATTUNE_CHECK_FAILED: with these the kernel gives other bits than the
+ * interpreter. */
 ATTUNE_CHECKED attune_status attune_operator_tune(attune_operator *op, const char *problem, void *const *buffers,
                                                   const int64_t *scalars, const attune_tune_options *options,
                                                   int32_t *numbers, attune_tune_result *result);

@@ -30,30 +30,29 @@ extern "C" {
  * and all of them in one list of work (docs/plans.md). A ragged block, and a batch whose problem has functions, is
  * computed by one kernel.
  *
- * Lengths that come back: after `repeats` calls in a row with the same lengths the plan compiles a kernel for them,
+ * Repeated lengths: after `repeats` calls in a row with the same lengths the plan compiles a kernel for them,
  * before the last of these calls returns, and uses it from the next call on. Only calls without such a kernel count.
  * With `background` no call waits for that: a thread of the context compiles, one kernel at a time. Its priority is
  * that of the thread whose call starts it, unless attune_context_options.background_niceness lowers it. It also
- * compiles the kernels for few queries, while the one for many, which takes any number, computes their calls. So only
- * the first kernel of a plan is waited for, and not even that after attune_plan_prepare. attune_plan_destroy abandons a
- * compile for its plan that is under way. Two things wait for such a compile: calls of other plans that need the
- * kernel, and fork(), as for all compiles in this process. With `least_gain` lengths get a kernel only if the cost
- * model expects it to be that many percent faster.
+ * compiles the kernels for few queries, while the one for many, which takes any number, computes their calls. So calls
+ * wait only for the first kernel of a plan, and after attune_plan_prepare for none. attune_plan_destroy abandons a
+ * running compile for its plan. Two things wait for such a compile: calls of other plans that need the kernel, and
+ * fork(), as for all compiles in this process. With `least_gain` lengths get a kernel only if the cost model expects it
+ * to be that many percent faster.
  *
  * With `deadline_us` no call waits for a compile longer than deadline_us, not even the first. Until its own kernel has
  * been compiled, a plan uses a fallback: of a bundle, the cache, another tuning class, tier 0, or the virtual machine.
  * attune_plan_create looks for it, so a first call with deadline_us 0 takes little longer than others. The thread of
  * `background` compiles the plan's own kernels, and after them those for lengths, by default only if 10 percent are to
  * be gained (least_gain 0). A compile that fails is reported by ATTUNE_EVENT_COMPILE_END, and tried again later if it
- * may succeed then. Bits may change with each kernel unless the problem is reproducible. With ATTUNE_STRICT=1 a missing
- * kernel fails the call. Plans without a deadline take the one of the environment variable ATTUNE_DEADLINE_US, if it is
- * set.
+ * may succeed then. With ATTUNE_STRICT=1 a missing kernel fails the call. Plans without a deadline use that of the
+ * environment variable ATTUNE_DEADLINE_US, if it is set.
  *
- * The first max_specialised lengths get one and keep it, so a plan compiles at most max_specialised + 5 kernels in its
- * life. Calls of few queries with another number of keys are not specialised, because decoding has new lengths at
- * every step. Nor are ragged batches, calls in which a dynamic length is ATTUNE_NOT_SET or 0, and problems with
- * short_masks. The batch of a block counts as a length while the block has few tokens, because its kernel is for so
- * many. If such a kernel cannot be had (ATTUNE_STRICT=1, for example), the call succeeds all the same.
+ * The first max_specialised lengths get a kernel of their own and keep it, so a plan compiles at most
+ * max_specialised + 5 kernels in its life. Calls of few queries with another number of keys get none, because decoding
+ * has new lengths at every step. Nor do ragged batches, calls in which a dynamic length is ATTUNE_NOT_SET or 0, and
+ * problems with short_masks. The batch of a block with few tokens counts as a length, because it is compiled in. If
+ * such a kernel cannot be compiled (ATTUNE_STRICT=1, for example), calls go on with the others.
  *
  * With reproducible=1 the bits of a result do not depend on which kernel ran. Otherwise they may, as they may for
  * attune_compile of different problems. */
@@ -61,7 +60,7 @@ typedef struct attune_plan attune_plan;
 
 typedef struct attune_plan_options {
     size_t struct_size;
-    uint32_t max_specialised; /* kernels for lengths that come back: 0 (none) to 8 */
+    uint32_t max_specialised; /* kernels for repeated lengths: 0 (none) to 8 */
     uint32_t repeats;         /* calls in a row with the same lengths before such a kernel is compiled: 1 to 1000 */
     int background;           /* 1: calls do not wait for kernels for which there is a fallback */
     uint32_t least_gain;      /* percent by which a kernel for lengths is expected to be faster: 0 to 1000 */

@@ -4,8 +4,8 @@
  *
  * A schedule is text such as "kv_tile=64,task_prefetch=none"; docs/tuning.md has the fields in a table. A function that
  * takes a schedule takes any of them, in any order. Numbers that are not named are those of attune's own choice for the
- * problem and the machine; choices that are not named are attune's for these numbers. "" is attune's choice, NULL what
- * attune_compile says of it. A strategy that is not the chosen one has numbers of its own: the text names them all.
+ * problem and the machine; choices that are not named are made for these numbers. "" is attune's choice, NULL what
+ * attune_compile says of it. A text that names another strategy than the chosen one must name all of its numbers.
  * The fields may change with every version. A schedule that attune prints has all fields and gives the same kernel on
  * every machine of the instruction set. */
 #ifndef ATTUNE_SCHEDULE_H

@@ -48,8 +48,8 @@ typedef struct attune_tune_result {
     double ratio_low, ratio_high;
     uint64_t space, measured;  /* as in the progress */
     uint64_t failed;           /* schedules that did not compile */
-    uint64_t wrong;            /* schedules whose bits were not the interpreter's: a bug in attune, or in an operator
-                                * of the user. Never adopted */
+    uint64_t wrong;            /* schedules that gave other bits than the interpreter: a bug in attune, or in an
+                                * operator of the user. Never adopted */
     char wrong_schedule[ATTUNE_SCHEDULE_BYTES]; /* the first of these */
     double seconds;            /* that the search took */
     uint32_t threads;          /* that were measured with: the context's workers */
@@ -77,8 +77,8 @@ typedef struct attune_tune_result {
  *
  * All timings are kept in tuning.db in the directory of the disk cache. The resulting kernel replaces the cached one,
  * even one that was tuned with another number of threads: a warning then says so. From then on attune_compile without a
- * schedule gives it, in other processes too. A kernel that was not tuned takes, when it is compiled, the winner of a
- * problem of nearly the same lengths if that suits, before attune's own choice.
+ * schedule gives it, in other processes too. A problem that was not tuned is compiled with the winner of a problem of
+ * nearly the same lengths, if the model expects a gain from it, otherwise with attune's own choice.
  *
  * Without a disk cache only *result tells. If the results cannot be kept, the call fails with *result filled in.
  * options may be NULL. Other threads may use the context meanwhile, but they disturb the measurements. */
