@@ -96,7 +96,7 @@ typedef struct attune_machine_info {
                                    * (by an option or the environment): a sentence, as in the log; otherwise "". As
                                    * found when the context was made */
     const char *machine_description; /* of the class: "width=32,fma=2,load=2,...", all numbers, in the form that
-                                   * ATTUNE_MACHINE takes. docs/platforms.md says what they mean */
+                                   * ATTUNE_MACHINE takes. `attune info --machine` says what they mean */
     const char *cache_pack, *cache_pack_refusal; /* as cache_base and cache_base_refusal */
 } attune_machine_info;
 
