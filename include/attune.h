@@ -4,8 +4,8 @@
  *
  * Introduction
  * ------------
- * You describe one attention problem (attune_problem). attune compiles one kernel for exactly that problem
- * (attune_compile). You run the kernel on your pointers (attune_run) as often as you like:
+ * Describe one attention problem (attune_problem). attune compiles one kernel for exactly that problem
+ * (attune_compile). Run the kernel on your pointers (attune_run) as often as you like:
  *
  *     O[b,h,i,:] = sum_j softmax_j(softmax_scale * Q[b,h,i,:] . K[b,h/group,j,:]) * V[b,h/group,j,:]
  *
@@ -28,25 +28,23 @@
  *
  * A problem with embed_dim is the whole block, projections included: see attune_mha_create.
  *
- * Errors: every function that can fail returns an attune_status. attune_last_message() then holds one sentence about
+ * Errors: every function that can fail returns an attune_status. attune_last_message() then gives one sentence about
  * the failure, for the calling thread. The library never exits, never prints, and leaves no half-written file. There
  * is one exception: if memory runs out inside LLVM, LLVM prints and ends the process that compiles. With
  * ATTUNE_COMPILE_WORKER that process is the worker, and the host gets an error.
  *
  * Struct sizes: structs that begin with struct_size grow at their end from version to version. The size tells the
  * library which version a program was compiled with.
- *     - A smaller struct, of an older program, is accepted. The fields that it lacks have their defaults.
+ *     - A smaller struct, of an older program, is accepted. The fields that it lacks have their defaults. Programs
+ *       compiled with a header older than 0.3 must be compiled again: their structs are refused.
  *     - A larger struct, of a newer program, is accepted if all bytes that the library does not know are zero.
- *       Otherwise the call returns ATTUNE_UNSUPPORTED, because the program asks for something unknown.
+ *       Otherwise the call returns ATTUNE_UNSUPPORTED.
  *     - A struct that was never initialised (struct_size 0 or above 16384, for example) is ATTUNE_INVALID_ARGUMENT.
  *     - Results are written up to the size that the caller set. Fields that an older library does not know become zero.
- * This begins with version 0.3, the first that is released. Programs compiled with an older header must be compiled
- * again: their smaller structs are refused.
  *
- * Initialise structs with the ATTUNE_…_INIT macros. A binding that has no macros, or must not depend on the layout,
- * calls the attune_…_init functions. In place of the inline attune_arguments_init and attune_mha_weights_init it calls
- * attune_arguments_init_sized and attune_mha_weights_init_sized, with the number of bytes of the struct that it knows.
- * All of them write the same defaults, and never more than those bytes.
+ * Initialise structs with the ATTUNE_…_INIT macros. A binding that has no macros calls the attune_…_init functions,
+ * and attune_arguments_init_sized and attune_mha_weights_init_sized in place of the inline functions, with the number
+ * of bytes of the struct that it knows. All of them write the same defaults, and never more than those bytes.
  *
  * The floating-point environment and the locale of the calling thread do not matter: rounding mode, flush-to-zero flags
  * and unmasked exceptions change no result, key or text. Every function leaves them as they were, exception flags

@@ -15,9 +15,9 @@
  *     step.block_table = table, step.max_pages = columns;
  *     attune_attention_run(attention, &step);
  *
- * An attention chooses and compiles a kernel for each kind of step (decoding, prompts, both at once) when the first
- * such step comes, or finds it in the cache. Whatever members cannot say, `extra` says in the text of problems
- * (attune/expert/problem.h). docs/plans.md says how kernels are chosen.
+ * An attention compiles a kernel for each kind of step (decoding, prompts, both at once) before the first such step, or
+ * loads it from the cache. docs/plans.md says how kernels are chosen. `extra` adds fields of problems as text
+ * (attune/expert/problem.h).
  *
  * Errors: a status, and attune_last_message() has one sentence. If a call fails, it has written nothing, except with
  * ATTUNE_CANCELLED. Sizes and strides are in elements. Caches of i4 and caches with inline scales have strides in
@@ -34,7 +34,7 @@ extern "C" {
 
 /* ---- The description ---- */
 
-/* In which order tensors have their dimensions where a view has no strides of its own. */
+/* The order of a tensor's dims in memory, if its view has no strides. */
 typedef enum attune_layout {
     ATTUNE_THD = 0, /* q [tokens, heads, dim]: the sequences of a batch one after the other, as cu_seqlens_q says.
                      * Caches: [pages, page_size, kv_heads, dim] */
@@ -44,10 +44,10 @@ typedef enum attune_layout {
 
 /* Where keys and values are. */
 typedef enum attune_kv {
-    ATTUNE_KV_TENSORS = 0, /* k and v of the step, all of them; with thd as cu_seqlens_kv says */
+    ATTUNE_KV_TENSORS = 0, /* k and v of the step have all keys; with thd cu_seqlens_kv divides them */
     ATTUNE_KV_CACHE,       /* k_cache and v_cache, seq_kv keys for each sequence, of which the first kv_lens count. Not
-                            * with thd: there a cache of slots is a paged one, whose page_size is the slot's length */
-    ATTUNE_KV_PAGED        /* k_cache and v_cache in pages, as block_table and kv_lens say */
+                            * with thd: use a paged cache with one page for each sequence */
+    ATTUNE_KV_PAGED        /* k_cache and v_cache in pages, which block_table lists; kv_lens counts keys */
 } attune_kv;
 
 typedef struct attune_attention_desc {
@@ -67,16 +67,16 @@ typedef struct attune_attention_desc {
     attune_dtype kv_dtype;  /* type of the caches; with ATTUNE_KV_TENSORS, of k and v. Default: dtype. May also be
                              * i8, f8 or i4, which are quantised */
     attune_scales kv_scales;/* of quantised keys and values; see attune/types.h */
-    int appends;            /* 1: k and v of a step are written behind each sequence's cached keys, and then attended
-                             * to with them. kv_lens count them */
-    int has_lse;            /* 1: lse, the logarithm of the sum of exponentials, is written, too */
+    int appends;            /* 1: a step writes k and v behind each sequence's cached keys, and attends to them, too.
+                             * kv_lens count them */
+    int has_lse;            /* 1: a step also writes lse, the logarithm of the sum of exponentials */
     int reproducible;       /* 1: a row has the same bits in every batch, chunk and kind of step */
-    const char *extra;      /* NULL, or more of the problem: "logits_soft_cap=30,sinks=1". A field that it names counts,
-                             * whatever the member above says. What steps depend on (op, batch, lengths, ragged,
-                             * kv_lens, page_size, embed_dim) is refused. Its tensors are the step's bindings */
-    int64_t deadline_us;    /* a step waits at most so many microseconds for a compile. After them a fallback computes,
-                             * more slowly, until the kernel is there. 0: no step waits. -1: ATTUNE_DEADLINE_US, else it
-                             * waits as long as the compile takes */
+    const char *extra;      /* NULL, or more fields of the problem: "logits_soft_cap=30,sinks=1". They override the
+                             * members above. Refused are op, batch, lengths, ragged, kv_lens, page_size and embed_dim.
+                             * Its tensors are the step's bindings */
+    int64_t deadline_us;    /* the most microseconds that a step waits for a compile. After them a slower fallback
+                             * computes until the kernel is there. 0: no step waits. -1: ATTUNE_DEADLINE_US, else a
+                             * step waits as long as the compile takes */
 } attune_attention_desc;
 
 #ifdef __cplusplus
@@ -92,25 +92,25 @@ ATTUNE_API attune_status attune_attention_desc_init(attune_attention_desc *desc,
 
 typedef struct attune_attention attune_attention;
 
-/* Makes an attention, which copies what it needs of `desc`. `context` owns threads and caches and must outlive
- * it. NULL: a context that all such attentions share. It lives until the process ends. Compiles nothing; with a
- * deadline it looks for a kernel that is there already. A failure sets *attention to NULL. */
+/* Makes an attention, which copies what it needs of `desc`. `context` owns threads and caches and must outlive it.
+ * NULL: a context that all such attentions share, and that lives until the process ends. Compiles nothing; with a
+ * deadline it looks for a kernel that exists already. A failure sets *attention to NULL. */
 ATTUNE_CHECKED attune_status attune_attention_create(attune_context *context, const attune_attention_desc *desc,
                                                      attune_attention **attention);
 
-/* Ends it; no step may be running. NULL is fine. */
+/* Destroys an attention. No step may be running. NULL is fine. */
 ATTUNE_API void attune_attention_destroy(attune_attention *attention);
 
-/* Compiles the kernels for decoding and for prompts now, or takes them from the cache, so that no step waits. */
+/* Compiles the kernels for decoding and for prompts now, or loads them from the cache, so that no step waits. */
 ATTUNE_CHECKED attune_status attune_attention_prepare(attune_attention *attention);
 
-/* The problem's canonical text, which `attune explain` and the other headers take. As snprintf: returns the length,
- * writes at most `capacity` bytes, the last a NUL. */
+/* The problem's canonical text, which `attune explain` and the other headers take. Like snprintf it returns the length,
+ * and writes at most `capacity` bytes with the NUL. */
 ATTUNE_API size_t attune_attention_problem(const attune_attention *attention, char *text, size_t capacity);
 
 /* ---- A step ---- */
 
-/* A tensor that `extra` asks for, by its name in attune/expert/problem.h: attn_bias, sinks, cos …; dims as there. */
+/* A tensor of `extra`, by its name in attune/expert/problem.h, which has the dims: attn_bias, sinks, cos … */
 typedef struct attune_binding {
     const char *name;
     const attune_dltensor *tensor;
@@ -127,7 +127,7 @@ typedef struct attune_step {
     attune_view q;
     attune_view k, v;               /* ATTUNE_KV_TENSORS: the keys; appends: those to append, as many as queries */
     attune_mutable_view k_cache, v_cache;   /* written to only if the attention appends */
-    attune_mutable_view k_scale, v_scale;   /* f32, of quantised keys and values. In every layout: of heads
+    attune_mutable_view k_scale, v_scale;   /* f32, scales of quantised keys and values. In every layout: of heads
                                              * [kv_heads], of tokens [batch or pages, kv_heads, keys], of groups one
                                              * dim more */
     attune_mutable_view out;        /* [.., head_dim_v] */
@@ -138,7 +138,7 @@ typedef struct attune_step {
     const int32_t *cu_seqlens_kv;   /* thd with ATTUNE_KV_TENSORS: the same of k and v; NULL: cu_seqlens_q */
     const int32_t *kv_lens;         /* caches: [batch], the keys of each sequence, appended ones included */
     const int32_t *block_table;     /* ATTUNE_KV_PAGED: [batch, max_pages], the pages of each sequence. A page
-                                     * that is appended to must belong to one sequence; only the debug mode
+                                     * to which a sequence appends must not be used by another; only the debug mode
                                      * (attune/context.h) checks that */
     int64_t block_table_stride;     /* elements from one row to the next; 0: max_pages */
     int64_t max_pages, num_pages;   /* columns of block_table; pages of the caches */
@@ -183,17 +183,16 @@ ATTUNE_CHECKED attune_status attune_attention_workspace_size(attune_attention *a
  */
 typedef struct attune_step_plan attune_step_plan;
 
-/* Plans a step. What is fixed, and read here only: batch, seq_q, seq_kv, cu_seqlens_q, cu_seqlens_kv, kv_lens,
- * block_table with its stride, max_pages and num_pages. They are checked and copied, so the caller may change them
- * afterwards. Other members are not read: of the tensors neither pointers nor strides, and data may be NULL. The
- * attention must outlive the plan. A failure sets *plan to NULL. */
+/* Plans a step. Checks and copies batch, seq_q, seq_kv, cu_seqlens_q, cu_seqlens_kv, kv_lens, block_table with its
+ * stride, max_pages and num_pages, so the caller may change them afterwards. Other members are not read, and tensors
+ * may be NULL. The attention must outlive the plan. A failure sets *plan to NULL. */
 ATTUNE_CHECKED attune_status attune_step_plan_create(attune_attention *attention, const attune_step *step,
                                                      attune_step_plan **plan);
 
-/* Equals attune_attention_run of a step with the plan's lengths and tables, bit for bit. What may change from run to
- * run: all tensors, their strides, the bindings, max_threads, runner, cancel and workspace. Members that the plan fixes
- * are not read; caches must have at least num_pages pages. The first run divides the work, and compiles missing
- * kernels; later runs with the same strides use that. Thread-safe, also for runs of one plan at once. */
+/* Equals attune_attention_run of a step with the plan's lengths and tables, bit for bit. Tensors, their strides,
+ * bindings, max_threads, runner, cancel and workspace may change from run to run. Members that the plan fixes are not
+ * read; caches must have at least num_pages pages. The first run divides the work, and compiles missing kernels; later
+ * runs with the same strides use that. Thread-safe, also for runs of one plan at once. */
 ATTUNE_CHECKED attune_status attune_step_plan_run(const attune_step_plan *plan, const attune_step *step);
 
 /* Bytes of workspace with which attune_step_plan_run of this step allocates nothing, if all runs have its strides. Data
@@ -201,7 +200,7 @@ ATTUNE_CHECKED attune_status attune_step_plan_run(const attune_step_plan *plan, 
 ATTUNE_CHECKED attune_status attune_step_plan_workspace_size(const attune_step_plan *plan, const attune_step *step,
                                                              size_t *bytes);
 
-/* Ends it; no run may be under way. NULL is fine. */
+/* Destroys a plan. No run may be under way. NULL is fine. */
 ATTUNE_API void attune_step_plan_destroy(attune_step_plan *plan);
 
 /* ---- Sizes of caches ---- */
@@ -216,8 +215,8 @@ typedef struct attune_cache_size {
 
 #define ATTUNE_CACHE_SIZE_INIT ATTUNE_RESULT_INIT(attune_cache_size)
 
-/* The sizes of contiguous caches of `pages` pages, or of `pages` sequences of `seq_kv` keys (which a paged attention
- * does not read). ATTUNE_INVALID_ARGUMENT: the attention has no cache. */
+/* The sizes of contiguous caches of `pages` pages, or of `pages` sequences of `seq_kv` keys (not read for pages).
+ * ATTUNE_INVALID_ARGUMENT: the attention has no cache. */
 ATTUNE_CHECKED attune_status attune_attention_cache_size(const attune_attention *attention, int64_t pages,
                                                          int64_t seq_kv, attune_cache_size *size);
 

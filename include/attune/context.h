@@ -1,4 +1,4 @@
-/* The context, which all kernels belong to: memory, threads, log, events, caches and the compiler that it uses. */
+/* The context of kernels: its memory, threads, log, events, caches and compiler. */
 #ifndef ATTUNE_CONTEXT_H
 #define ATTUNE_CONTEXT_H
 
@@ -26,7 +26,7 @@ typedef void attune_log_fn(void *user, attune_log_level level, const char *messa
 /* The work of a call: executes the tasks from `begin` to before `end` as worker number `worker`. */
 typedef void attune_range_fn(void *argument, int64_t begin, int64_t end, uint32_t worker);
 
-/* A task that attune gives to a host's pool: run it once, on any thread. */
+/* A task that attune gives to a host's pool, to run once, on any thread. */
 typedef void attune_task_fn(void *argument);
 
 /* The host's threads. Set exactly one of parallel_for and submit. Several threads may call these functions at once, and
@@ -66,11 +66,11 @@ ATTUNE_API attune_status attune_runner_init(attune_runner *runner, size_t struct
 /* Kinds of events. */
 typedef enum attune_event_kind {
     ATTUNE_EVENT_MISS = 0,      /* no cache has the kernel: it is compiled next; in strict mode the call fails */
-    ATTUNE_EVENT_DISK_HIT,      /* the kernel came from the disk cache; `message` says if from the base or the pack, or
-                                 * if it is for another tuning class, the fallback after a MISS */
+    ATTUNE_EVENT_DISK_HIT,      /* the kernel came from the disk cache. `message` says if it came from the base or the
+                                 * pack, or if it is for another tuning class, which is a fallback after a MISS */
     ATTUNE_EVENT_COMPILE_BEGIN,
     ATTUNE_EVENT_COMPILE_END,   /* `status` is the outcome */
-    ATTUNE_EVENT_EVICTED,       /* it left the memory cache to make room; users of the kernel keep it */
+    ATTUNE_EVENT_EVICTED,       /* a kernel left the memory cache to make room; its users keep it */
     ATTUNE_EVENT_DAMAGED,       /* a cache file is damaged: `message` says how */
     ATTUNE_EVENT_SWAPPED,       /* a plan has a better kernel, and uses it from the next such call on */
     ATTUNE_EVENT_BUNDLE_HIT,    /* the kernel came from a registered bundle */
@@ -88,11 +88,10 @@ typedef struct attune_event {
     double milliseconds;  /* COMPILE_END: of the compile; DISK_HIT: of reading and loading; otherwise 0 */
 } attune_event;
 
-/* Called while the event happens, on the thread where it happens, perhaps on several threads at once. attune holds no
- * lock. `event` and its strings are valid during the call only. The function may call attune, except
- * attune_context_destroy, and may fork. It must not compile the kernel that is being made (ATTUNE_INVALID_ARGUMENT), or
- * one that another thread is making, if that thread's callback waits for this one. Candidates of attune_tune cause no
- * events. */
+/* Called on the thread where the event happens, perhaps on several threads at once. attune holds no lock. `event` and
+ * its strings are valid during the call only. The function may call attune, except attune_context_destroy, and may
+ * fork. It must not compile the kernel that is being made (ATTUNE_INVALID_ARGUMENT), or one that another thread is
+ * making, if that thread's callback waits for this one. Candidates of attune_tune cause no events. */
 typedef void attune_event_fn(void *user, const attune_event *event);
 
 typedef enum attune_compile_mode {
@@ -102,7 +101,7 @@ typedef enum attune_compile_mode {
     ATTUNE_COMPILE_NEVER        /* nothing is compiled: tier 0 or the virtual machine runs what no cache has */
 } attune_compile_mode;
 
-/* Which lines attune writes to stderr. Each level has those of the levels before it, too. */
+/* Which lines attune writes to stderr. Each level includes those before it. */
 typedef enum attune_stderr {
     ATTUNE_STDERR_DEFAULT = 0, /* as ATTUNE_LOG says, otherwise none */
     ATTUNE_STDERR_NONE,
@@ -116,7 +115,7 @@ typedef enum attune_stderr {
 typedef struct attune_context_options {
     size_t struct_size;
     const attune_allocator *allocator;    /* NULL: malloc; copied */
-    attune_log_fn *log;                   /* NULL: silent, but for stderr_level */
+    attune_log_fn *log;                   /* NULL: no log, except for stderr_level */
     void *log_user;
     const attune_runner *runner;          /* NULL: attune's own thread pool; copied */
     uint32_t max_workers;                 /* threads of that pool, the caller of a call included; 0: as many as the
@@ -127,47 +126,43 @@ typedef struct attune_context_options {
                                            * other than attention, some 0.3 MB each; 0: 256 MiB */
     uint64_t disk_cache_bytes;            /* 0: 1 GiB */
     attune_compile_mode compile_mode;
-    int allow_interpreter;                /* 1: where there is no machine code, the interpreter runs kernels, a
-                                           * hundred times slower, and not the virtual machine */
+    int allow_interpreter;                /* 1: where there is no machine code, the interpreter runs kernels in place
+                                           * of the virtual machine, a hundred times slower */
     const char *target;                   /* NULL, or an ISA that this CPU may lack, e.g. "aarch64": for emitting code
                                            * and interpreting; attune_compile then returns ATTUNE_UNSUPPORTED */
     const char *cache_base;               /* a second, read-only directory of the disk cache; NULL: ATTUNE_CACHE_BASE,
                                            * else none; "": none */
     attune_event_fn *event;               /* NULL: no events */
     void *event_user;
-    const char *machine;                  /* the tuning class that kernels are made for, e.g. "zen4"; or numbers that
-                                           * describe a machine, "fma=2,width=64,l2=2M", after a class or alone; NULL:
-                                           * ATTUNE_MACHINE, else by the CPU's family and model. See
-                                           * attune_machine_info */
+    const char *machine;                  /* the tuning class of kernels, "zen4"; or numbers that describe a machine,
+                                           * "fma=2,width=64,l2=2M", after a class or alone. NULL: ATTUNE_MACHINE, else
+                                           * by the CPU's family and model. See attune_machine_info */
     uint32_t compile_timeout_ms;          /* with ATTUNE_COMPILE_WORKER: a worker that needs more milliseconds for a
                                            * kernel is killed, and the call returns ATTUNE_CODEGEN_FAILED. 0:
                                            * ATTUNE_COMPILE_TIMEOUT_MS, else 30,000. Waiting for a free worker does
-                                           * not count. A worker that does not even start in this time is
+                                           * not count. A worker that does not start in this time is
                                            * ATTUNE_CODEGEN_MISSING */
-    uint32_t compile_processes;           /* the most worker processes at a time, at most 64. Other compiles wait for
-                                           * their turn: behind n compiles that hang, up to n times the timeout,
-                                           * divided by the number of processes. 0: as many as the process may use
-                                           * CPUs, at most 4 */
+    uint32_t compile_processes;           /* the most worker processes at a time, up to 64; other compiles wait for
+                                           * their turn. 0: as many as the process may use CPUs, at most 4 */
     const char *cache_pack;               /* a signed file of many kernels, which is read after the base; NULL:
                                            * ATTUNE_CACHE_PACK, else none; "": none. See attune_cache_pack */
     const char *cache_keys;               /* the directory of public keys (*.pub of minisign) that may have signed a
                                            * pack; it and they must belong to root or this user. NULL:
                                            * ATTUNE_CACHE_KEYS, else /etc/attune/keys */
-    int machine_code_only;                /* 1: the virtual machine does not run what cannot be compiled. attune_compile
-                                           * then returns ATTUNE_CODEGEN_MISSING or ATTUNE_NO_EXEC_MEMORY. For hosts
-                                           * that have kernels of their own. Plans with a deadline still use the
-                                           * virtual machine until their own kernel is there. 2: they do not, so a call
-                                           * waits for a compile while its plan is not ready (attune_plan_info) */
+    int machine_code_only;                /* for hosts that have kernels of their own. 1: attune_compile returns
+                                           * ATTUNE_CODEGEN_MISSING or ATTUNE_NO_EXEC_MEMORY in place of a kernel for
+                                           * the virtual machine. Plans with a deadline still use the virtual machine
+                                           * until their own kernel is there. 2: these do not either, so a call waits
+                                           * for a compile while its plan is not ready (attune_plan_info) */
     uint32_t background_niceness;         /* of the thread that compiles for plans with `background` or a deadline: 0
-                                           * (that of the thread whose call starts it) to 19. A busy machine gives
-                                           * niceness 19 a 70th of a CPU, so plans get their kernels that much later.
-                                           * Ignored with ATTUNE_COMPILE_WORKER, whose processes compile for all */
+                                           * (that of the thread whose call starts it) to 19. On a busy machine
+                                           * niceness 19 gets a 70th of a CPU. Ignored with ATTUNE_COMPILE_WORKER */
     int check;                            /* 1: the debug mode, see below; 0: only if ATTUNE_CHECK=1 */
     attune_stderr stderr_level;           /* lines on stderr, see below; default: as ATTUNE_LOG says, else none */
     int strict;                           /* 1: nothing is compiled. A kernel that no cache has is ATTUNE_NOT_CACHED,
                                            * and the message says why. 0: only if ATTUNE_STRICT=1; -1: never */
-    const char *record;                   /* a file to which a line is added for each kernel that had to be compiled, as
-                                           * `attune warm` reads it. NULL: ATTUNE_RECORD, else none; "": none */
+    const char *record;                   /* a file that gets a line for each kernel that had to be compiled, for
+                                           * `attune warm`. NULL: ATTUNE_RECORD, else none; "": none */
 } attune_context_options;
 
 /* The debug mode (check = 1, or ATTUNE_CHECK=1)
@@ -184,17 +179,16 @@ typedef struct attune_context_options {
  * are not checked. Three infinities are allowed: a bias of -infinity, infinite sinks, and infinite logarithms (lse,
  * parts_lse).
  *
- * Cost: all inputs are read once, on the caller's thread, which slows decoding down most. Without the debug mode a call
- * pays for one branch. attune_ir_run, and kernels of bundles that run without the library, are not checked.
+ * Cost: all inputs are read once, on the caller's thread, which slows decoding down most. attune_ir_run, and kernels of
+ * bundles that run without the library, are not checked.
  *
  * Lines on stderr (stderr_level, or ATTUNE_LOG=error, warning, info or debug)
  * --------------------------------------------------------------------------
  * For programs to which nobody can add a log function. Each line is one write(2), from the thread where it happens:
  *     attune[PID] SECONDS LEVEL: TEXT
  * SECONDS count from the creation of the context. The lines go to the file that descriptor 2 is when the context is
- * created. If descriptor 2 becomes another file later, or has the close-on-exec flag (no program inherits such a
- * stderr), nothing is written. A line that cannot be written is lost. Log function and event function are called as
- * without these lines. */
+ * created. If descriptor 2 becomes another file later, or has the close-on-exec flag, nothing is written. A line that
+ * cannot be written is lost. Log function and event function are called as usual. */
 
 #ifdef __cplusplus
 #define ATTUNE_CONTEXT_OPTIONS_INIT attune_initial(attune_context_options_init)
@@ -208,23 +202,23 @@ typedef struct attune_context attune_context;
 
 /* Creates a context; options may be NULL. Any number of threads may use a context at once.
  *
- * Threads: attune's own pool starts threads when a call can use them. They take none of the host's signals, sleep when
- * there is nothing to do (after spinning for at most 50 microseconds), and end with the context. Calls that are too
- * short to gain from more threads stay on the caller's thread. After other processes have taken a helper's CPU in the
- * middle of its work, all calls stay on their caller's thread for a while. The pool's threads may use the CPUs of the
- * thread that created the context, except the one that they were last woken from.
+ * Threads: attune's own pool starts threads when a call can use them. They block the host's signals, sleep when there
+ * is nothing to do (after spinning for at most 50 microseconds), and end with the context. They may use the CPUs of the
+ * thread that created the context, except the one that they were last woken from. Calls that are too short to gain from
+ * more threads stay on the caller's thread. So do all calls for a while after other processes have preempted a thread
+ * of the pool in the middle of its work.
  *
  * fork(): a child may use the context and its kernels. Calls that other threads had begun do not exist there, and the
- * pool is made anew. Other threads may be anywhere in attune when one of them forks. fork() waits for
- * a compile in this process to end (usually some milliseconds) and for tuning.db to be free. With ATTUNE_COMPILE_WORKER
- * it does not wait for compiles.
+ * pool is made anew. Other threads may be anywhere in attune when one of them forks. fork() waits for a compile in this
+ * process to end (usually some milliseconds) and for tuning.db to be free. With ATTUNE_COMPILE_WORKER it does not wait
+ * for compiles.
  *
  * exit(): compiling fails from then on. A compile that is under way is abandoned, except in a build with a shared LLVM
  * (LLVM_LINK=shared), whose destructors it must not meet: there exit() waits for it. */
 ATTUNE_CHECKED attune_status attune_context_create(const attune_context_options *options, attune_context **context);
 
 /* Destroys a context. Its kernels must have been released, and no call may be under way. NULL is fine. A thread that
- * still finishes an abandoned compile (attune_plan_destroy) uses nothing of the context and of the host's allocator. */
+ * still finishes an abandoned compile (attune_plan_destroy) uses neither the context nor the host's allocator. */
 ATTUNE_API void attune_context_destroy(attune_context *context);
 
 #ifdef __cplusplus

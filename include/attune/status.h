@@ -20,7 +20,7 @@ extern "C" {
 
 typedef enum attune_status {
     ATTUNE_OK = 0,
-    ATTUNE_INVALID_ARGUMENT,  /* a pointer, size or option that the call cannot take */
+    ATTUNE_INVALID_ARGUMENT,  /* a pointer, size or option that the call does not accept */
     ATTUNE_INVALID_PROBLEM,   /* a problem whose fields contradict each other or are out of range */
     ATTUNE_INVALID_SCHEDULE,  /* a schedule that is not legal for the problem or the ISA */
     ATTUNE_INVALID_IR,        /* loop IR that does not parse or does not verify */
@@ -36,7 +36,7 @@ typedef enum attune_status {
     ATTUNE_CHECK_FAILED,      /* the interpreter found an access out of bounds or a read of unwritten memory */
     ATTUNE_INTERNAL,          /* a bug in attune */
     ATTUNE_NOT_CACHED,        /* strict mode forbids compiling, and no cache has the kernel */
-    ATTUNE_CANCELLED,         /* the call's cancel flag was set: its outputs hold anything. In an event: a compile of
+    ATTUNE_CANCELLED,         /* the call's cancel flag was set: its outputs are undefined. In an event: a compile in
                                * the background was abandoned, because its plan or its context ends */
     ATTUNE_STATUS_COUNT
 } attune_status;

@@ -1,4 +1,4 @@
-/* The enumerations that the fields of attune_problem are of: element types, scales of caches, operators and modes. */
+/* Types of fields and members: element types, scales of caches, operators and modes. Tensors. */
 #ifndef ATTUNE_TYPES_H
 #define ATTUNE_TYPES_H
 
@@ -6,7 +6,7 @@
 
 /* ---- Types of fields ---- */
 
-/* Element types of tensors. `dtype`, `k_dtype`, `v_dtype`, `bias_dtype` and `w_dtype` may be f32, f16, bf16 or f64.
+/* Element types of tensors. The fields dtype, k_dtype, v_dtype, bias_dtype and w_dtype may be f32, f16, bf16 or f64.
  * k_dtype and v_dtype may also be i8, f8 or i4 (see attune_scales), w_dtype i8 or i4 (see attune_pack_weights). */
 typedef enum attune_dtype {
     ATTUNE_DTYPE_DEFAULT = 0, /* the field's own default */
@@ -23,8 +23,8 @@ typedef enum attune_dtype {
 } attune_dtype;
 
 /* Scales of a quantised cache. An element of k or v of dtype i8, f8 or i4 is the quantised value times its scale.
- * Arithmetic is f32 (or f64) as with any other dtype. With scales of heads and tokens the score is multiplied by k's
- * scale and the probability by v's. With the others each element is multiplied, which rounds it once. */
+ * Arithmetic is f32 (or f64) as with any other dtype. Scales of heads and tokens multiply the score (k) and the
+ * probability (v). The others multiply each element, which rounds it once. */
 typedef enum attune_scales {
     ATTUNE_SCALES_DEFAULT = 0, /* head for i8, none for f8, group for i4 */
     ATTUNE_SCALES_NONE,        /* no scale; f8 only */
@@ -36,8 +36,8 @@ typedef enum attune_scales {
                                 * ggml's rows of q8_0 (i8) and q4_0 (i4) */
     ATTUNE_SCALES_INLINE_MIN,  /* i4: two f16 for each 32 columns of a key, scale and minimum, before their values. An
                                 * element is value * scale + minimum, values 0 to 15: ggml's rows of q4_1 */
-    /* i4 with scales and minima of the same meaning, but f32 in k_scale and v_scale, with k_group_strides: a row has
-     * all its scales, then all its minima. All scales after inline_min have minima. */
+    /* i4 with scales and minima of the same meaning, but f32 in k_scale and v_scale: a row has all its scales, then all
+     * its minima. */
     ATTUNE_SCALES_TOKEN_MIN,   /* one of each for each KV head of each key */
     ATTUNE_SCALES_GROUP_MIN,   /* one of each for each k_group (v_group) columns of each KV head of each key */
     ATTUNE_SCALES_CHANNEL_MIN, /* one of each for each column of each KV head */
@@ -54,8 +54,9 @@ typedef enum attune_scales {
  *           is subtracted first where that reduces the range. Faster prefill, less exact (docs/numerics.md). Everything
  *           else is f32, q_planes is 1, and reproducible must be 0: the mean is of all keys, hidden or not
  *   all     v_dtype = i8 or i4, too, v_scales head or token: the probabilities of 512 keys at a time are quantised to
- *           as many bytes, relative to the largest, and multiplied by v's values. A row has the same bits on every
- *           instruction set and by any schedule (docs/numerics.md). A token's negative scale of v makes its rows NaN */
+ *           q_planes bytes, relative to the largest, and multiplied by v's values. A row has the same bits on every
+ *           instruction set and by any schedule (docs/numerics.md). With a negative scale of a token of v, rows that
+ *           attend to it are NaN */
 typedef enum attune_integer {
     ATTUNE_INTEGER_NONE = 0,
     ATTUNE_INTEGER_SCORES,
@@ -69,7 +70,7 @@ typedef enum attune_q_planes {
     ATTUNE_Q_PLANES_COUNT
 } attune_q_planes;
 
-/* Whether queries attend to keys that a tensor kv_ids lists, and who has a list of its own. */
+/* Whether a tensor kv_ids lists the keys that queries attend to, and what has a list of its own. */
 typedef enum attune_kv_ids {
     ATTUNE_KV_IDS_NONE = 0,
     ATTUNE_KV_IDS_SEQUENCE, /* each sequence: its queries share the list */
@@ -79,13 +80,13 @@ typedef enum attune_kv_ids {
 
 /* How k or v is stored. A panel is ATTUNE_PANEL_TOKENS tokens of a KV head, from a multiple of that number on,
  * interleaved as docs/panels.md says. A tensor of panels has the dims [batch or pages, num_kv_heads, panels, elements
- * of a panel], and the innermost stride is 1. Places of tokens that do not count may hold anything. */
+ * of a panel], and the innermost stride is 1. Elements of tokens beyond the length may have any value. */
 typedef enum attune_kv_layout {
     ATTUNE_LAYOUT_ROWS = 0, /* the columns of a token are contiguous: [batch or pages, num_kv_heads, tokens, columns] */
-    ATTUNE_LAYOUT_PANELS,   /* f32, bf16, and i8 and i4 with scales of heads or tokens, of attention alone: elements in
-                             * the order in which products load them. Not with v_in_k, a ragged batch without pages, or
-                             * keys that are prepared in each call; page_size is a multiple of 16, and head_dim is even
-                             * where k is bf16, a multiple of 4 where k is i8 */
+    ATTUNE_LAYOUT_PANELS,   /* elements in the order in which products load them. For f32, bf16, and i8 and i4 with
+                             * scales of heads or tokens, of attention alone. Not with v_in_k, a ragged batch without
+                             * pages, or keys that are prepared in each call. page_size is a multiple of 16, and
+                             * head_dim is even where k is bf16, a multiple of 4 where k is i8 */
     ATTUNE_LAYOUT_COUNT
 } attune_kv_layout;
 enum { ATTUNE_PANEL_TOKENS = 16 };
@@ -106,7 +107,7 @@ typedef enum attune_causal_align {
                               * top left was the default; it is refused */
 } attune_causal_align;
 
-/* Content of the `weights` output, as ONNX Attention's qk_matmul_output_mode 0 to 3. */
+/* What the `weights` output has, as ONNX Attention's qk_matmul_output_mode 0 to 3. */
 typedef enum attune_weights_mode {
     ATTUNE_WEIGHTS_NONE = 0, /* there is no such output */
     ATTUNE_WEIGHTS_SCALED,   /* softmax_scale * Q.K^T, before everything else; of hidden keys too */
@@ -121,10 +122,10 @@ typedef enum attune_weights_mode {
 
 /* ---- Tensors ---- */
 
-/* A tensor: its first element, and for each dim the elements (of some tensors bytes) from one index to the next. All
- * strides 0: contiguous. The order is always [batch or page, head, token, column], whatever the order in memory;
- * tensors with fewer dims, or with others, use the first of `strides` in the order of their dims. Memory need only be
- * aligned to the tensor's elements. */
+/* A tensor: its first element, and for each dim the elements (of some tensors bytes) from one index to the next. If all
+ * strides are 0, it is contiguous. The order of strides is always [batch or page, head, token, column], whatever the
+ * order in memory; tensors with fewer or other dims use the first of `strides` in the order of their dims. Memory need
+ * only be aligned to the tensor's elements. */
 typedef struct attune_view {
     const void *data;
     __extension__ union {
@@ -135,7 +136,7 @@ typedef struct attune_view {
     };
 } attune_view;
 
-/* One that is written. It has the layout of attune_view. */
+/* A tensor that is written. It has the layout of attune_view. */
 typedef struct attune_mutable_view {
     void *data;
     __extension__ union {
