@@ -107,7 +107,7 @@ typedef enum attune_causal_align {
                               * top left was the default; it is refused */
 } attune_causal_align;
 
-/* What the `weights` output has, as ONNX Attention's qk_matmul_output_mode 0 to 3. */
+/* What the `weights` output has: qk_matmul_output_mode 0 to 3 of ONNX Attention, as ONNX 1.22 orders them. */
 typedef enum attune_weights_mode {
     ATTUNE_WEIGHTS_NONE = 0, /* there is no such output */
     ATTUNE_WEIGHTS_SCALED,   /* softmax_scale * Q.K^T, before everything else; of hidden keys too */
