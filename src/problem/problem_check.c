@@ -382,7 +382,7 @@ static attune_status check_key_codes(const attune_problem *p, at_error *err) {
     if (p->softmax_precision != ATTUNE_F32)
         return refuse(err, "integer=scores quantises k in f32, but softmax_precision is f64");
     if (p->reproducible)
-        return refuse(err, "integer=scores takes from k the mean of all keys of a call, so no row can be reproducible");
+        return refuse(err, "integer=scores subtracts the mean of a call's keys, so no row can be reproducible");
     return ATTUNE_OK;
 }
 
@@ -419,7 +419,7 @@ static attune_status check_integer_products(const attune_problem *p, at_error *e
         return refuse(err, "prob_mod needs the sum of a row before values are added, and integer=scores of quantised K "
                            "does not know it then: leave out prob_mod or integer");
     if (p->weights_mode)
-        return refuse(err, "weights are of scores that are not computed in integers: leave out weights or integer");
+        return refuse(err, "weights have scores that are not computed in integers: leave out weights or integer");
     return mha_quantises_keys(p) ? check_key_codes(p, err) : ATTUNE_OK;
 }
 
@@ -443,7 +443,7 @@ static attune_status check_lists(const attune_problem *p, at_error *err) {
                            "lists, and to no others: leave it out, and list the keys that are to be visible",
                            hiding[i].name);
     if (mha_is_block(p)) return refuse(err, "kv_ids lists keys of a cache, but embed_dim makes this a block");
-    if (p->integer) return refuse(err, "kv_ids lists keys, which integer products do not read: leave out integer");
+    if (p->integer) return refuse(err, "kv_ids lists keys, which integer products do not support: leave out integer");
     if (mha_has_panels(p)) return refuse(err, "kv_ids lists rows of k and v, but their layout is panels");
     if (p->prob_mod[0]) return refuse(err, "kv_ids and prob_mod do not go together");
     if (p->weights_mode) return refuse(err, "kv_ids and weights do not go together: there are none of unlisted keys");
@@ -473,7 +473,7 @@ static attune_status check_general(const attune_problem *p, at_error *err) {
     };
     for (size_t i = 0; p->is_general && i < sizeof others / sizeof *others; i++)
         if (others[i].is_set)
-            return at_fail(err, ATTUNE_INVALID_PROBLEM, "is_general is 1, but %s, of which no general kernel is made",
+            return at_fail(err, ATTUNE_INVALID_PROBLEM, "is_general is 1, but %s, which general kernels do not support",
                            others[i].what);
     return ATTUNE_OK;
 }
