@@ -6,8 +6,8 @@ a compiler a built-in kernel computes it ("tier 0", or "tier 0 in steps" if only
 or the virtual machine does ("vm").
 
 With --run, which takes some minutes, it also tries the machine code of each row. On the instruction sets of RUN it runs
-on this CPU, on those of EMULATED under qemu-user (which needs `make aarch64`), and must give the interpreter's bits. For
-all others it must compile. Anything else is an error.
+on this CPU, on those of EMULATED under qemu-user (which needs `make aarch64`), and must give the interpreter's bits.
+For all others it must compile. Anything else is an error.
 """
 
 import os
