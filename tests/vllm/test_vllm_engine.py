@@ -88,6 +88,7 @@ ATTUNE = {
     **OF_KINDS,
     **HALVES,
     **COMPILED,
+    "shared, last tokens": options(model="SHARED_MODEL", kv_sharing_fast_prefill=True),
     "even": options(model="EVEN_MODEL", tensor_parallel_size=2, variables=TWO),
     **{
         f"whole {chunk}": options(LENS, model="WHOLE_MODEL", repeat=2, enable_prefix_caching=True,
@@ -147,6 +148,13 @@ def test_kinds_of_attention(attune, stock, kind):
     stats = attune[kind]["stats"]
     assert stats["calls"] == KINDS[kind] * stats["steps"]
     assert not any(count for name, count in stats.items() if "stock" in name)
+
+
+def test_keys_of_an_earlier_layer(attune, stock):
+    """--kv-sharing-fast-prefill: of prompts, layers that share keys compute the last token only."""
+    theirs = [[token for token, _ in tokens] for tokens in stock["shared"]["tokens"][0]]
+    assert attune["shared, last tokens"]["tokens"] == [theirs]
+    assert attune["shared, last tokens"]["stats"]["calls"] == attune["shared, last tokens"]["stats"]["steps"]
 
 
 def test_encoder(attune, stock):

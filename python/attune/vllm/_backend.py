@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Dict, Optional
 
 import torch
@@ -68,11 +68,12 @@ class AttuneBackend(CPUAttentionBackend):
         return AttuneBuilder
 
 
+@dataclass
 class AttuneMetadata(CPUAttentionMetadata):
-    """What vLLM's own kernels read, and a step for attune's layers of a group."""
+    """What vLLM's own kernels read, and a step for attune's layers of a group. vLLM may copy it field by field."""
 
-    step: _attend.Step
-    is_causal_by_request: bool
+    step: Any = None  # an _attend.Step, always
+    is_causal_by_request: bool = False
 
 
 class AttuneBuilder(CPUAttentionMetadataBuilder):
@@ -91,6 +92,8 @@ class AttuneBuilder(CPUAttentionMetadataBuilder):
         for impl in impls:
             impl.prepare(vllm_config.model_config.dtype, kv_cache_spec.block_size)
         self.has_stock = any(impl.stock_reason for impl in impls)
+        has_cache = not self.is_encoder_only_attention and not self.is_cross_attention
+        self.has_new_keys = has_cache and any(impl.kv_sharing_target_layer_name is None for impl in impls)
         ours = sum(not impl.stock_reason for impl in impls)
         logger.info("attune computes attention of %d of %d layers", ours, len(found))
 
@@ -115,14 +118,13 @@ class AttuneBuilder(CPUAttentionMetadataBuilder):
                 causal=not by_request and not self.is_cross_attention and bool(causal),
             )  # fmt: skip
         _attend.count_step(common.num_actual_tokens)
-        has_cache = not self.is_encoder_only_attention
         metadata.step = _attend.Step(
             common.query_start_loc[: requests + 1],
             common.seq_lens[:requests],
-            common.block_table_tensor[:requests] if has_cache else None,
+            None if self.is_encoder_only_attention else common.block_table_tensor[:requests],
             common.num_actual_tokens,
             ~causal[:requests].bool() if by_request else None,
-            common.slot_mapping if has_cache and not self.is_cross_attention else None,
+            common.slot_mapping if self.has_new_keys else None,
             self.kv_cache_spec.block_size,
         )
         metadata.is_causal_by_request = by_request and not self.is_cross_attention

@@ -1,5 +1,6 @@
 """attune's backend for vLLM with vLLM's classes faked: steps of many requests beside f64, request by request."""
 
+import dataclasses
 import gc
 import itertools
 import os
@@ -66,6 +67,19 @@ def test_nothing_is_kept(backend):
         assert not any(plan() for plan in plans)
     finally:
         gc.enable()
+
+
+def test_metadata_that_is_copied(backend):
+    """--kv-sharing-fast-prefill gives layers a class of its own, with the fields of the builder's metadata."""
+    r = Requests(4, 2, 32, torch.float32)
+    impl, builder = make(backend, r)
+    names, common, key, value = r.common({"a": 9, "b": 3})
+    made, query = builder.build(0, common), r.draw(12, 4)
+    copy = type("Copy", (type(made),), {"__init__": lambda self: None})()
+    for field in dataclasses.fields(made):
+        setattr(copy, field.name, getattr(made, field.name))
+    out = impl.forward(LAYER, query, key, value, r.cache, copy, torch.empty_like(query))
+    torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2), rtol=3e-5, atol=6e-6)
 
 
 def test_keys_of_an_earlier_layer(backend):
