@@ -81,10 +81,11 @@ class AttuneBuilder(CPUAttentionMetadataBuilder):
     it."""
 
     def __init__(self, kv_cache_spec: Any, layer_names: list, vllm_config: Any, device: torch.device) -> None:
+        refusal = None
         try:
             super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        except NotImplementedError:  # vLLM has no kernel for such a cache on this CPU; all else is settled before
-            pass
+        except NotImplementedError as error:  # no kernel for such a cache on this CPU; all else is settled before
+            refusal = error
         self.is_cross_attention = isinstance(kv_cache_spec, CrossAttentionSpec)
         self.is_encoder_only_attention = isinstance(kv_cache_spec, EncoderOnlyAttentionSpec)
         found = get_layers_from_vllm_config(vllm_config, Attention, layer_names).values()
@@ -92,6 +93,8 @@ class AttuneBuilder(CPUAttentionMetadataBuilder):
         for impl in impls:
             impl.prepare(vllm_config.model_config.dtype, kv_cache_spec.block_size)
         self.has_stock = any(impl.stock_reason for impl in impls)
+        if self.has_stock and refusal:
+            raise refusal
         has_cache = not self.is_encoder_only_attention and not self.is_cross_attention
         self.has_new_keys = has_cache and any(impl.kv_sharing_target_layer_name is None for impl in impls)
         ours = sum(not impl.stock_reason for impl in impls)

@@ -221,6 +221,9 @@ def test_caches_without_a_stock_kernel(backend):
     builder = build_for(backend, [impl], cache_dtype="no kernel")
     names, common, query, out = run(impl, builder, r, {"a": 9, "b": 4})
     torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2), rtol=0.03, atol=0.03)
+    stock = make(backend, r, kv_cache_dtype="fp8_e5m2")[0]
+    with pytest.raises(NotImplementedError, match="as for fp8 on CPUs"):
+        build_for(backend, [impl, stock], cache_dtype="no kernel")
 
 
 def test_kernels_before_the_first_request(backend):
