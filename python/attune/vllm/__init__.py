@@ -55,7 +55,8 @@ _NEEDED = {
     "vllm.v1.attention.backends.registry": ("register_backend", "AttentionBackendEnum.CPU_ATTN"),
     "vllm.v1.attention.backend": ("AttentionType.ENCODER", "AttentionType.ENCODER_ONLY",
                                   "AttentionType.ENCODER_DECODER", "CommonAttentionMetadata", "MultipleOf"),
-    "vllm.v1.attention.backends.cpu_attn": ("CPUAttentionBackend", "CPUAttentionBackendImpl.do_kv_cache_update",
+    "vllm.v1.attention.backends.cpu_attn": ("CPUAttentionBackend.supported_kv_cache_dtypes",
+                                            "CPUAttentionBackendImpl.do_kv_cache_update",
                                             "CPUAttentionMetadata", "CPUAttentionMetadataBuilder.build"),
 }  # fmt: skip
 _NEEDED_BY_MLA = {

@@ -182,8 +182,14 @@ class AttuneImpl(CPUAttentionBackendImpl):
                 _attend.attention_of(kind).prepare()
             except Error as error:
                 self.stock_reason = f"a layer ({error})"
-        if self.stock_reason:
-            _attend.leave(self.stock_reason, logger)
+        if not self.stock_reason:
+            return
+        if self.kv_cache_dtype not in CPUAttentionBackend.supported_kv_cache_dtypes:
+            raise ValueError(
+                f"kv_cache_dtype is {self.kv_cache_dtype!r}, which vLLM's own backend for CPUs cannot read, and attune"
+                f" leaves {self.stock_reason} to it"
+            )
+        _attend.leave(self.stock_reason, logger)
 
     def _kind(
         self, is_causal: bool, is_by_request: bool, dtype: torch.dtype, block_size: int, appends: bool

@@ -226,6 +226,15 @@ def test_caches_without_a_stock_kernel(backend):
         build_for(backend, [impl, stock], cache_dtype="no kernel")
 
 
+def test_caches_that_only_attune_has(backend, monkeypatch):
+    """What attune refuses is not left to kernels that cannot read such a cache."""
+    monkeypatch.setattr(backend._attend, "attention_of", lambda kind: attune.Attention(num_heads=3, num_kv_heads=2,
+                                                                                       head_dim=32))
+    r = Requests(4, 2, 32, torch.float32, cache_dtype="int8_per_token_head")
+    with pytest.raises(ValueError, match="kv_cache_dtype is 'int8_per_token_head'.*a layer .*num_kv_heads"):
+        make(backend, r, kv_cache_dtype="int8_per_token_head")
+
+
 def test_kernels_before_the_first_request(backend):
     r = Requests(4, 2, 32, torch.float32, block_size=48)
     impl, builder = make(backend, r, scale=0.1234)

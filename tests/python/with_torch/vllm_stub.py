@@ -47,6 +47,8 @@ class CommonAttentionMetadata:
 
 
 class CPUAttentionBackend:
+    supported_kv_cache_dtypes = ["auto", "fp8", "fp8_e4m3", "fp8_e5m2"]
+
     @staticmethod
     def get_name():
         return "CPU_ATTN"
