@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Dict, Optional
 
@@ -27,6 +28,12 @@ logger = init_logger("vllm.attune")
 _CACHES = {"auto": "", "float16": "f16", "bfloat16": "bf16", "fp8": "f8", "fp8_e4m3": "f8",
            "int8_per_token_head": "i8"}  # fmt: skip
 _ENCODERS = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
+
+
+@functools.lru_cache(maxsize=1024)
+def _scales(scale: float, heads: int) -> torch.Tensor:
+    """A scale for each head."""
+    return torch.full((heads,), scale, dtype=torch.float32)
 
 
 class AttuneBackend(CPUAttentionBackend):
@@ -162,7 +169,6 @@ class AttuneImpl(CPUAttentionBackendImpl):
         )  # fmt: skip
         self._layers: Dict[tuple, _attend.Layer] = {}
         self._cache: Optional[tuple] = None
-        self._bindings: Optional[Dict[str, Any]] = None
         self.stock_reason = "" if kv_cache_dtype in _CACHES else f"a cache of {kv_cache_dtype}"
         if self.stock_reason:
             _attend.leave(self.stock_reason, logger)
@@ -222,17 +228,16 @@ class AttuneImpl(CPUAttentionBackendImpl):
         return cache
 
     def _tensors(self, layer: Any) -> Dict[str, Any]:
-        """What all steps have, made when weights are loaded: sinks, slopes, and scales of fp8."""
-        if self._bindings is None:
-            self._bindings = {}
-            if self.alibi_slopes is not None:
-                self._bindings["alibi_slopes"] = self.alibi_slopes
-            if self.sinks is not None:
-                self._bindings["sinks"] = self.sinks.detach().to(torch.float32).contiguous()
-            if _CACHES[self.kv_cache_dtype] == "f8" and self.attn_type not in _ENCODERS:
-                for name, scale in (("k_scale", layer._k_scale_float), ("v_scale", layer._v_scale_float)):
-                    self._bindings[name] = torch.full((self.num_kv_heads,), float(scale), dtype=torch.float32)
-        return self._bindings
+        """Slopes, sinks, and scales of fp8. The last two are read for each step: weights may be loaded again."""
+        tensors: Dict[str, Any] = {}
+        if self.alibi_slopes is not None:
+            tensors["alibi_slopes"] = self.alibi_slopes
+        if self.sinks is not None:
+            tensors["sinks"] = self.sinks.detach().to(torch.float32).contiguous()
+        if _CACHES[self.kv_cache_dtype] == "f8" and self.attn_type not in _ENCODERS:
+            for name, scale in (("k_scale", layer._k_scale_float), ("v_scale", layer._v_scale_float)):
+                tensors[name] = _scales(float(scale), self.num_kv_heads)
+        return tensors
 
     def forward(
         self,

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import vllm_stub as vllm
-from vllm_requests import CASES, DTYPES, LAYER, STEPS, Requests, backend, faked_classes, make, run  # noqa: F401
+from vllm_requests import CASES, DTYPES, LAYER, SINKS, STEPS, Requests, backend, faked_classes, make, run  # noqa: F401
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -80,6 +80,22 @@ def test_metadata_that_is_copied(backend):
         setattr(copy, field.name, getattr(made, field.name))
     out = impl.forward(LAYER, query, key, value, r.cache, copy, torch.empty_like(query))
     torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2), rtol=3e-5, atol=6e-6)
+
+
+def test_weights_that_are_loaded_again(backend):
+    """Sinks and scales of fp8 are those that the layer has when it computes."""
+    r = Requests(4, 2, 32, torch.float32)
+    sinks = SINKS.bfloat16()
+    impl, builder = make(backend, r, sinks=sinks)
+    run(impl, builder, r, {"a": 9})
+    sinks += 3
+    names, common, query, out = run(impl, builder, r, {"a": 4})
+    torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2, sinks=sinks), rtol=3e-5, atol=6e-6)
+    r = Requests(4, 2, 32, torch.float32, cache_dtype="fp8")
+    impl, builder = make(backend, r, kv_cache_dtype="fp8")
+    run(impl, builder, r, {"a": 9}, types.SimpleNamespace(_k_scale_float=1.0, _v_scale_float=1.0))
+    names, common, query, out = run(impl, builder, r, {"b": 40})
+    torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2), rtol=0.005, atol=0.005)
 
 
 def test_keys_of_an_earlier_layer(backend):
