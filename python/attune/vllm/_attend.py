@@ -164,10 +164,15 @@ class Step:
         self.num_tokens, self.is_free = num_tokens, is_free
         self.appends = slots is not None and _are_last(self.lists, slots.numpy(), block_size)
         self.runner = runner()
-        self._shared = _prefix.find(self.lists, block_size) if self.appends and _may_share() else None
+        self._block_size = block_size
         self._plans: Dict[Tuple[Layer, int], Any] = {}
         if slots is not None and not self.appends:
             count("steps.stored")
+
+    @functools.cached_property
+    def _shared(self) -> Optional[_prefix.Shared]:
+        """The two passes of layers that may take them. Others do not look for them."""
+        return _prefix.find(self.lists, self._block_size) if self.appends and _may_share() else None
 
     def plan(self, layer: Layer, num_blocks: int) -> Any:
         """This step's plan for such layers and a cache of so many blocks; made for the first of them."""
@@ -177,10 +182,11 @@ class Step:
         return plan
 
     def _new_plan(self, layer: Layer, num_blocks: int) -> Any:
-        shared, lists = self._shared, self.lists
+        lists = self.lists
         if layer.kv == "tensors":
             return attention_of(layer).plan(cu_seqlens_q=lists["cu_seqlens_q"])
-        if shared and layer.sees_whole_prefix:
+        shared = self._shared if layer.sees_whole_prefix else None
+        if shared:
             prefix = layer._replace(is_causal=False, appends=False, has_sinks=False, has_lse=True)
             parts = (prefix, shared.prefix), (layer._replace(has_lse=True), shared.own)
             if not any(isinstance(plan, _prefix.Plan) for plan in self._plans.values()):

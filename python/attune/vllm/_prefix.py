@@ -7,6 +7,7 @@ queries. The logarithms of their sums join the two.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy
@@ -39,7 +40,7 @@ def find(lists: Dict[str, Any], block_size: int) -> Optional[Shared]:
     links[links * block_size < LEAST_KEYS] = 0
     if links.sum() * block_size < LEAST_SAVED:
         return None
-    begins, blocks = _runs(links)
+    begins, blocks = _runs(tuple(links.tolist()))
     counts = numpy.diff(begins, append=len(lens))
     if ((counts - 1) * blocks).sum() * block_size < LEAST_SAVED:
         return None
@@ -61,23 +62,37 @@ def _lists(starts: numpy.ndarray, lens: numpy.ndarray, table: numpy.ndarray) -> 
     return {name: torch.from_numpy(one.astype(numpy.int32, copy=False)) for name, one in given.items()}
 
 
-def _runs(links: numpy.ndarray) -> Tuple[numpy.ndarray, numpy.ndarray]:
+@functools.lru_cache(maxsize=8)  # steps that decode have the links of the step before
+def _runs(links: Tuple[int, ...]) -> Tuple[numpy.ndarray, numpy.ndarray]:
     """Runs of neighbours, neighbour i + 1 of which has links[i] blocks of neighbour i: where they begin, and the blocks
-    that all of a run share. No other runs save reading more blocks."""
-    count = len(links) + 1
-    most, begin = numpy.zeros((2, count + 1), numpy.int64)  # blocks saved before each neighbour, by a run from begin
-    least = numpy.full(count, links.max())  # link of a run from each neighbour to the end
-    for end, link in enumerate([*links, 0], 1):
-        saved = most[:end] + numpy.arange(end - 1, -1, -1) * least[:end]
-        begin[end] = saved.argmax()
-        most[end] = saved[begin[end]]
-        least[:end] = numpy.minimum(least[:end], link)
-    ends = [count]
+    that all of a run share. No other runs save reading more blocks.
+
+    A run ends at the first or the last of equal links: between these, what one run loses the next one gains."""
+    changes = numpy.flatnonzero(numpy.diff(links))
+    bounds = numpy.unique(numpy.concatenate([[0], changes + 1, changes + 2, [len(links) + 1]])).tolist()
+    most, begin = [0], [0]  # blocks saved before each bound, by a last run from bound begin on
+    highest = max(links)
+    for end in range(1, len(bounds)):
+        best, best_at, least = -1, 0, highest  # least: link of a run from bound `at` on
+        for at in range(end - 1, -1, -1):
+            first, last = bounds[at], bounds[at + 1] - 1
+            if at + 1 < end:
+                least = min(least, links[last])
+                if most[at + 1] + (bounds[end] - bounds[at + 1]) * least <= best:
+                    break  # a run that begins before saves no more than this
+            if last > first:
+                least = min(least, links[first])
+            saved = most[at] + (bounds[end] - 1 - first) * least
+            if saved > best:
+                best, best_at = saved, at
+        most.append(best)
+        begin.append(best_at)
+    ends = [len(bounds) - 1]
     while begin[ends[-1]]:
         ends.append(begin[ends[-1]])
-    ends_of = numpy.array(ends[::-1])
-    begins = begin[ends_of]
-    return begins, (most[ends_of] - most[begins]) // numpy.maximum(ends_of - begins - 1, 1)
+    runs = [(bounds[begin[end]], bounds[end], most[end] - most[begin[end]]) for end in reversed(ends)]
+    begins, stops, saves = numpy.array(runs).T
+    return begins, saves // numpy.maximum(stops - begins - 1, 1)
 
 
 class Plan:

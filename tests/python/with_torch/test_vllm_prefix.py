@@ -1,5 +1,6 @@
 """Prefixes that requests share, in attune's backend for vLLM with vLLM's classes faked."""
 
+import itertools
 import os
 import random
 import subprocess
@@ -220,6 +221,31 @@ def test_groups_with_a_common_beginning(monkeypatch, groups, blocks, begins):
     found = _prefix.find(neighbours(groups, 2, blocks), 128)
     assert found.prefix["cu_seqlens_q"].tolist() == begins + [sum(groups)]
     assert found.prefix["kv_lens"].max() == 128 * (max(blocks) if len(begins) > 1 else 2)
+
+
+def test_runs_that_save_most():
+    """Of 200 random lists no way to cut them saves more."""
+    draw = random.Random(3)
+    for _ in range(200):
+        links = [draw.choice([0, 1, 2, 2, 3, 7]) for _ in range(draw.randrange(1, 10))]
+        links[draw.randrange(len(links))] = 2
+        begins, blocks = _prefix._runs(tuple(links))
+        ends = [*begins[1:], len(links) + 1]
+        parts = [links[begin : end - 1] for begin, end in zip(begins, ends)]
+        assert [min(part, default=0) for part in parts] == [block if part else 0 for part, block in zip(parts, blocks)]
+        cuts = itertools.product((False, True), repeat=len(links))
+        assert saved(parts) == max(saved(cut_at(links, cut)) for cut in cuts)
+
+
+def cut_at(links, cut):
+    parts = [[]]
+    for link, is_cut in zip(links, cut):
+        parts.append([]) if is_cut else parts[-1].append(link)
+    return parts
+
+
+def saved(parts):
+    return sum(len(part) * min(part, default=0) for part in parts)
 
 
 def test_what_is_worth_it(monkeypatch):
