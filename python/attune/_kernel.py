@@ -136,7 +136,7 @@ class Call:
                 result[tensor.name] = empty(list(tensors.values()), tensor.dtype, tensor.shape)
         return result
 
-    def _go(self, arguments: Arguments, threads: int) -> int:
+    def _go(self, arguments: Arguments, threads: int, runner: Any = None) -> int:
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -151,6 +151,7 @@ class Call:
         sizes: Mapping[str, int] | None = None,
         threads: int = 0,
         softmax_scale: float | None = None,
+        runner: Any = None,
         **tensors: Any,
     ) -> None:
         """Runs on tensors given by name: ``kernel.run(q=q, k=k, v=v, out=out)``.
@@ -163,6 +164,7 @@ class Call:
             ``{"num_heads": 4}``. The batch is that of q or x, or of the sequences in cu_seqlens_q.
         threads: the most threads that may work, the caller included; 0 means all of the context's.
         softmax_scale: of this call, if the problem says ``softmax_scale=dynamic``.
+        runner: the host's threads, such as attune.torch.runner(); None: those of the context.
         """
         key = None if sizes or softmax_scale is not None else self._key(tensors)
         ready = self._ready.get(key) if key else None
@@ -170,7 +172,7 @@ class Call:
             arguments, kept = self._again(ready, tensors), None
         else:
             arguments, kept = self._arguments(tensors, sizes, softmax_scale)
-        status = self._go(arguments, threads)
+        status = self._go(arguments, threads, runner)
         if status:
             check(status)
         if key and ready is None:
@@ -221,8 +223,9 @@ class Kernel(Call):
     def _bind(self, arguments: Arguments, name: bytes, address: int) -> int:
         return quick.attune_bind_dlpack(_byref(arguments), self._pointer, name, address)
 
-    def _go(self, arguments: Arguments, threads: int) -> int:
-        return lib.attune_run_with(self.context._pointer, self._pointer, _byref(arguments), run_options(threads))
+    def _go(self, arguments: Arguments, threads: int, runner: Any = None) -> int:
+        options = run_options(threads, runner)
+        return lib.attune_run_with(self.context._pointer, self._pointer, _byref(arguments), options)
 
     def workspace_bytes(self, *, sizes: Mapping[str, int] | None = None, threads: int = 0) -> int:
         """Bytes of memory that a call takes while it runs."""

@@ -233,12 +233,14 @@ def when_freed(owner: object, function: Callable[..., Any], *arguments: Any) -> 
     finalizer.atexit = False
 
 
-def run_options(threads: int) -> Any:
+def run_options(threads: int, runner: Any = None) -> Any:
     """A pointer to attune_run_options, or None where nothing is asked for."""
-    if type(threads) is int and not threads:
+    if type(threads) is int and not threads and runner is None:
         return None
     threads = _values.integer(threads, "threads")
     options = RunOptions()
     options.struct_size = ctypes.sizeof(RunOptions)
     options.max_threads = threads
+    if runner is not None:
+        options.runner = runner.pointer
     return byref(options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Dict
+from typing import Any, Dict
 
 from ._context import Context, as_context
 from ._errors import UnsupportedError
@@ -71,8 +71,8 @@ class Plan(Call):
         value = integer(value, f"the size {name}", -(2**63), 2**63 - 1)
         check(quick.attune_plan_set_size(self._pointer, _byref(arguments), text(name, "a name in sizes"), value))
 
-    def _go(self, arguments: Arguments, threads: int) -> int:
-        return lib.attune_plan_run(self._pointer, _byref(arguments), run_options(threads))
+    def _go(self, arguments: Arguments, threads: int, runner: Any = None) -> int:
+        return lib.attune_plan_run(self._pointer, _byref(arguments), run_options(threads, runner))
 
     @property
     def info(self) -> Dict[str, int]:

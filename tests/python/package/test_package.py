@@ -1,16 +1,19 @@
 """attention() and kernels on NumPy arrays and torch tensors, beside plain NumPy in f64."""
 
 import copy
+import ctypes
 import pathlib
 import pickle
 import re
 import textwrap
 import threading
 import time
+import types
 
 import attune
 import numpy as np
 import pytest
+from attune._structs import Runner
 
 TOLERANCE = {"float64": 1e-12, "float32": 5e-6, "float16": 2e-3, "bfloat16": 2e-2}
 
@@ -343,6 +346,28 @@ def test_the_gil_is_released():
     q, k, v = (np.zeros((1, 8, 2048, 64), "f4") for _ in range(3))
     kernel = attune.compile("num_heads=8,seq_q=2048,head_dim=64")
     assert any(turns_during_a_call(kernel, q, k, v) > 10 for _ in range(20))
+
+
+def test_threads_of_the_host():
+    """Kernels and plans take them as steps do."""
+    ranges = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint32)
+    asked = []
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    def loop(user, function, argument, count):
+        asked.append(count)
+        ranges(function)(argument, 0, count, 0)
+
+    struct = Runner(ctypes.sizeof(Runner), ctypes.cast(loop, ctypes.c_void_p), None, None, 2)
+    runner = types.SimpleNamespace(pointer=ctypes.addressof(struct))
+    q, k, v = (x.astype("f4") for x in draw(1, 1, 8, 8, 128, 512, 64, 64))
+    problem = attune.Problem(num_heads=8, seq_q=attune.DYNAMIC, seq_kv=attune.DYNAMIC, head_dim=64)
+    out = np.empty_like(q)
+    for call in (attune.compile(problem), attune.Plan(problem)):
+        asked.clear(), out.fill(0)
+        call.run(q=q, k=k, v=v, out=out, runner=runner)
+        assert asked
+        close(out, reference(q, k, v)[0])
 
 
 def test_many_threads_with_lengths_of_their_own():
