@@ -191,7 +191,8 @@ class Step:
             parts = (prefix, shared.prefix), (layer._replace(has_lse=True), shared.own)
             if not any(isinstance(plan, _prefix.Plan) for plan in self._plans.values()):
                 count("steps.shared")
-            return _prefix.Plan(*[attention_of(one).plan(num_pages=num_blocks, **own) for one, own in parts])
+            first, second = [attention_of(one).plan(num_pages=num_blocks, **own) for one, own in parts]
+            return _prefix.Plan(first, second, layer.dtype)
         return attention_of(layer).plan(num_pages=num_blocks, **lists)
 
 

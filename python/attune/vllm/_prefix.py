@@ -13,6 +13,8 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 import numpy
 import torch
 
+import attune
+
 LEAST_KEYS = 256  # of a prefix
 LEAST_SAVED = 100_000  # keys that one pass would read again, often from a CPU's cache: for fewer, two gain too little
 MOST_QUERIES = 4  # of a step, for each request that shares: with prompts, joining all rows takes more than is saved
@@ -95,11 +97,22 @@ def _runs(links: Tuple[int, ...]) -> Tuple[numpy.ndarray, numpy.ndarray]:
     return begins, saves // numpy.maximum(stops - begins - 1, 1)
 
 
+@functools.lru_cache(maxsize=None)
+def _joining(dtype: str, num_heads: int, head_size: int) -> attune.Kernel:
+    """Joins two results [num_heads, tokens, head_size] by the logarithms of their sums, into [tokens, num_heads,
+    head_size]."""
+    strides = 0, head_size, num_heads * head_size, 1
+    return attune.compile(attune.Problem(
+        op="merge", num_parts=2, batch=1, num_heads=num_heads, seq_q=attune.DYNAMIC, head_dim=head_size, dtype=dtype,
+        out_strides=strides,
+    ))  # fmt: skip
+
+
 class Plan:
     """Both passes of a kind of layers, which run() as a StepPlan does. prefix, own: StepPlans that give lse."""
 
-    def __init__(self, prefix: Any, own: Any) -> None:
-        self._prefix, self._own = prefix, own
+    def __init__(self, prefix: Any, own: Any, dtype: str) -> None:
+        self._prefix, self._own, self._dtype = prefix, own, dtype
         self._parts: Any = None
 
     def run(
@@ -109,11 +122,13 @@ class Plan:
         """A request may share blocks that another writes in this step, so the pass that appends runs first. It has the
         sinks. Layers run one after the other, so they share what is between."""
         if self._parts is None:
-            self._parts = q.new_empty((2, *q.shape)), q.new_empty((2, *q.shape[1::-1]), dtype=torch.float32)
-        parts, lse = self._parts
+            tokens, heads, columns = q.shape
+            parts, lse = q.new_empty((2, heads, tokens, columns)), q.new_empty((2, heads, tokens), dtype=torch.float32)
+            passes = [dict(out=part.transpose(0, 1), lse=sums) for part, sums in zip(parts, lse)]
+            self._parts = *passes, dict(parts=parts.flatten(1, 2), parts_lse=lse.flatten(1))
+        first, second, both = self._parts
         bindings = {} if sinks is None else {"sinks": sinks}
-        self._own.run(q, k, v, out=parts[1], lse=lse[1], runner=runner, **cache, **bindings)
-        self._prefix.run(q, out=parts[0], lse=lse[0], runner=runner, **cache)
-        weights = torch.sigmoid(lse[0] - lse[1]).T.unsqueeze(2)  # of the first part: exp(a) / (exp(a) + exp(b))
-        out.copy_(torch.lerp(parts[1].float(), parts[0].float(), weights))
+        self._own.run(q, k, v, runner=runner, **first, **cache, **bindings)
+        self._prefix.run(q, runner=runner, **second, **cache)
+        _joining(self._dtype, *q.shape[1:]).run(out=out.transpose(0, 1)[None], runner=runner, **both)
         return out
