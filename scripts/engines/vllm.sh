@@ -70,7 +70,7 @@ case $job in
 test)
     export ATTUNE_TEST_VLLM_STEPS=300
     "$python" -m pytest -q -p no:cacheprovider --color=no -rs tests/vllm "$@"
-    "$python" -m pytest -q -p no:cacheprovider --color=no -rs tests/python/with_torch/test_vllm_backend.py
+    "$python" -m pytest -q -p no:cacheprovider --color=no -rs tests/python/with_torch/test_vllm_{backend,random}.py
     ;;
 bench) "$python" bench/engines/vllm_turns.py "$@" ;;
 leak)

@@ -3,8 +3,6 @@
 import dataclasses
 import gc
 import itertools
-import os
-import random
 import sys
 import types
 import weakref
@@ -246,44 +244,3 @@ def test_slots_of_their_own(backend, cache):
     own = slice(common.query_start_loc[names.index("a")], common.query_start_loc[names.index("a") + 1])
     expected = r.expected(names, common, query, 0.2)
     torch.testing.assert_close(out[own].double(), expected[own], rtol=tolerance, atol=tolerance)
-
-
-STEPS_WANTED = int(os.environ.get("ATTUNE_TEST_VLLM_STEPS", "48"))
-FOUR_SINKS = [0.3, -1.0, 2.0, 0.0]
-
-
-def random_layer(draw):
-    """Requests and options of a layer, what f64 needs to know of them, and a tolerance."""
-    kv_heads, group = draw.choice([(1, 4), (2, 1), (2, 4), (3, 3), (1, 1)])
-    heads, dtype = kv_heads * group, draw.choice(list(DTYPES))
-    cache, rounding = draw.choice([("auto", 0)] * 4 + [("fp8", 0.02), ("int8_per_token_head", 0.02)])
-    dim, block = draw.choice([16, 32, 64, 80, 96, 128]), draw.choice([16, 32, 48, 128])
-    r = Requests(heads, kv_heads, dim, dtype, block, 300, cache, seed=draw.randrange(10**6))
-    options, wanted = {"kv_cache_dtype": cache}, {}
-    if draw.random() < 0.3:
-        options["sliding_window"] = wanted["window"] = draw.choice([1, 7, 16, 33, 100])
-    if draw.random() < 0.3:
-        options["logits_soft_cap"] = wanted["cap"] = draw.choice([2.0, 10.0])
-    if draw.random() < 0.3:
-        options["alibi_slopes"] = wanted["slopes"] = [2.0 ** -(1 + h) for h in range(heads)]
-    if draw.random() < 0.3:
-        options["sinks"] = wanted["sinks"] = torch.tensor([FOUR_SINKS[h % 4] for h in range(heads)])
-    return r, options, wanted, [max(rounding, tolerance) for tolerance in DTYPES[dtype]]
-
-
-def test_random_steps(backend):
-    """Lengths, windows, caps, slopes, sinks, types, caches and sizes by a fixed seed."""
-    draw = random.Random(11)
-    for number in range(STEPS_WANTED // 4):
-        r, options, wanted, (relative, absolute) = random_layer(draw)
-        impl, builder = make(backend, r, **options)
-        for _ in range(4):
-            names = "abcdefg"[: draw.randrange(1, 8)]
-            counts = {name: draw.choice([1, 1, 1, 2, 5, draw.randrange(1, 90)]) for name in names}
-            causal = draw.choice([True, True, torch.tensor([draw.random() < 0.5 for _ in names])])
-            names, common, query, out = run(impl, builder, r, counts, causal=causal)
-            expected = r.expected(names, common, query, 0.2, causal=causal, **wanted)
-            torch.testing.assert_close(
-                out.double(), expected, rtol=relative, atol=absolute,
-                msg=lambda text: f"{number}: {r.dtype}, {options}, {r.block_size}, {counts}, {causal}: {text}",
-            )  # fmt: skip
