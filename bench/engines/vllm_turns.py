@@ -4,11 +4,12 @@
 
 A process for each dtype and number of threads has two engines at once, vLLM's own and one with attune, and runs every
 load on both before the rounds begin. In each round stock, attune and stock again take their turn, each time another
-one first, so that a machine that becomes slower is no one's loss. Figures are medians of rounds; the last column, stock
-compared with itself, says how much of a difference is noise.
+one first, so that a machine that becomes slower is no one's loss. Figures are medians of rounds; noise is stock
+compared with itself. "read once" says how many times as fast sharing makes attune, and its attention.
 
 prompts: 4 of 1500 tokens. decode: 16 requests at 2000 tokens, whose prompts are in the prefix cache. mixed: 12 requests
-of 20 to 1500 tokens, of which 6 fit in a step, so prompts come while others decode.
+of 20 to 1500 tokens, of which 6 fit in a step, so prompts come while others decode. shared: 64 requests that begin with
+the same 1920 tokens and decode up to 2040; attune takes one more turn, in which it reads them for each request.
 """
 
 import argparse
@@ -22,28 +23,31 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "vllm"))
 import generate  # noqa: E402
 
-# Lengths of prompts, tokens that each request gets, and whether prompts are in the prefix cache.
+# Lengths of prompts, tokens that each request gets, whether prompts are in the prefix cache, and the tokens that they
+# share.
 LOADS = {
-    "prompts": ([1500] * 4, 2, False),
-    "mixed": ([1200, 40, 700, 300, 1500, 20, 100, 900, 60, 1000, 250, 500], 24, False),
-    "decode": ([2000 - 24] * 16, 24, True),
+    "prompts": ([1500] * 4, 2, False, 0),
+    "mixed": ([1200, 40, 700, 300, 1500, 20, 100, 900, 60, 1000, 250, 500], 24, False, 0),
+    "decode": ([2000 - 24] * 16, 24, True, 0),
+    "shared": ([1984] * 64, 56, True, 1920),
 }
 
 
 def once(llm, load):
     """Seconds of a load, and of its attention."""
-    lens, tokens, is_cached = LOADS[load]
+    lens, tokens, is_cached, shared = LOADS[load]
     if not is_cached:
         llm.reset_prefix_cache()
-    return generate.once(llm, lens, tokens)[:2]
+    return generate.once(llm, lens, tokens, shared=shared)[:2]
 
 
 def row(model, dtype, loads, rounds):
-    """All loads in this process, as a line of JSON for each: {load: {stock|attune|again: [[whole, attention] …]}}."""
+    """All loads in this process, as a line of JSON for each: {load: {turn: [[whole, attention] …]}}."""
     import attune.vllm
+    from attune.vllm import _prefix
 
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1"}
-    engine = {"dtype": dtype, "max_num_batched_tokens": 512, "enable_prefix_caching": True}
+    engine = {"dtype": dtype, "max_num_batched_tokens": 512, "max_num_seqs": 64, "enable_prefix_caching": True}
     llms = {"stock": generate.start(model, engine, profile=True)}
     assert attune.vllm.enable()
     llms["attune"] = generate.start(model, engine, profile=True)
@@ -51,11 +55,14 @@ def row(model, dtype, loads, rounds):
         for llm in llms.values():  # warms up, and fills the prefix cache
             llm.reset_prefix_cache()
             once(llm, load)
-        times = {"stock": [], "attune": [], "again": []}
+        times = {name: [] for name in ("stock", "attune", "again", *(["each"] if LOADS[load][3] else []))}
+        least = _prefix.LEAST_SAVED
         for number in range(rounds):
-            for turn in range(3):
-                name = list(times)[(number + turn) % 3]
-                times[name].append(once(llms["attune" if name == "attune" else "stock"], load))
+            for turn in range(len(times)):
+                name = list(times)[(number + turn) % len(times)]
+                _prefix.LEAST_SAVED = 10**9 if name == "each" else least
+                times[name].append(once(llms["attune" if name in ("attune", "each") else "stock"], load))
+        _prefix.LEAST_SAVED = least
         print(json.dumps({load: times}), flush=True)
 
 
@@ -75,6 +82,13 @@ def table_rows(o):
                 sys.exit(errors[-3000:])
 
 
+def once_of(whole, inside):
+    """How many times as fast reading a shared prefix once makes attune, and its attention."""
+    if "each" not in whole:
+        return "-"
+    return f"{whole['each'] / whole['attune']:.2f} ({inside['each'] / inside['attune']:.2f})"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=LOADS, help="one kind of load")
@@ -86,8 +100,9 @@ def main():
     o = parser.parse_args()
     if o.row:
         return row(o.model, *json.loads(o.row))
-    print("| load | type | threads | stock, s (attention) | attune, s (attention) | whole | attention | noise |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| load | type | threads | stock, s (attention) | attune, s (attention) | whole | attention | noise |"
+          " read once |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for load, dtype, threads, times in table_rows(o):
         whole, inside = ({name: statistics.median(pair[part] for pair in those) for name, those in times.items()}
                          for part in (0, 1))  # fmt: skip
@@ -95,7 +110,7 @@ def main():
             f"| {load} | {dtype} | {threads} | {whole['stock']:.2f} ({inside['stock']:.2f}) |"
             f" {whole['attune']:.2f} ({inside['attune']:.2f}) | {whole['stock'] / whole['attune']:.2f} |"
             f" {inside['stock'] / inside['attune']:.2f} | {whole['stock'] / whole['again']:.2f}"
-            f" ({inside['stock'] / inside['again']:.2f}) |",
+            f" ({inside['stock'] / inside['again']:.2f}) | {once_of(whole, inside)} |",
             flush=True,
         )
 
