@@ -1,4 +1,5 @@
-/* Which blocks of keys matter to which queries: an estimate, as XAttention makes it, for attention over blocks of keys.
+/* Which blocks of keys matter to which queries: an estimate for attention over blocks of keys (Xu et al., "XAttention:
+ * Block Sparse Attention with Antidiagonal Scoring", 2025).
  *
  *     attune_blocks_desc desc = ATTUNE_BLOCKS_DESC_INIT;
  *     desc.num_heads = 32, desc.num_kv_heads = 8, desc.head_dim = 128, desc.is_causal = 1;
@@ -11,25 +12,23 @@
  *     step.q.data = q, step.k.data = k, step.shares = shares;
  *     attune_blocks_run(blocks, &step);
  *
- * Take squares of stride x stride scores. Only the scores on the antidiagonal of a square are summed:
+ * The scores are cut into squares of stride x stride. Only those on the antidiagonal of a square are computed:
  *
  *     sum(i, j) = sum of q[i stride + stride - 1 - u] . k[j stride + u] over u from 0 to before stride
  *
- * softmax(softmax_scale / stride * sum) over j stands for the probabilities of keys. The share of a key block is the
- * sum of its probabilities, averaged over the squares of the row block. So the shares of a row block add up to 1
- * if each of its squares has a visible key: one that has none counts as 0 in the mean. It takes 1 / stride of the
- * products of all scores (Xu et al., "XAttention: Block Sparse Attention with Antidiagonal Scoring", 2025). Tokens that
- * fill the last square up count as zeros. Sums are f32; of bf16 they are of pairs, where the CPU has the instruction.
- * The result is the same for every number of threads.
+ * softmax(softmax_scale / stride * sum) over j estimates the probabilities of keys. The share of a key block is the sum
+ * of its probabilities, averaged over the squares of the row block. So the shares of a row block add up to 1, unless
+ * one of its squares has no visible key, which counts as 0 in the mean. Tokens that the last square lacks count as
+ * zeros. Sums are f32. bf16 is multiplied by pairs where the CPU has the instruction. The result is the same for every
+ * number of threads.
  *
- * An attention over the blocks that are chosen has `extra` with their table, which attune_blocks_from_lists and
- * attune_blocks_from_csr make of lists:
+ * An attention over the chosen blocks reads a table of them, which attune_blocks_from_lists and attune_blocks_from_csr
+ * make from lists. Its `extra` is, if a sequence has at most 64 blocks of 128 tokens,
  *
  *     tensor="blocks:bool[h, 64, 64]",
  *     mask_mod="blocks[h, clamp((q + seq_kv - seq_q) // 128), clamp(kv // 128)]"
  *
- * with 64 for the most blocks of 128 that a sequence may have. q counts from the first query of the step: its position
- * is that sum.
+ * where the sum is the position of a query, because q counts from the first query of the step.
  *
  * Errors: a status, and attune_last_message() has one sentence. If a call fails, it has written nothing, except with
  * ATTUNE_CANCELLED. Sizes and strides are in elements. */
@@ -73,20 +72,21 @@ ATTUNE_CHECKED attune_status attune_blocks_create(attune_context *context, const
 /* Ends it; no step may be running. NULL is fine. */
 ATTUNE_API void attune_blocks_destroy(attune_blocks *blocks);
 
-/* Compiles the kernel for about seq_kv keys now, or takes it from the cache, so that such a step does not wait. There
- * is a kernel for up to 64, 512, 4096 and 32768 key blocks. */
+/* Compiles the kernel for steps of up to seq_kv keys now, or loads it from the cache, so that such a step does not
+ * wait. There is one kernel for up to 64 key blocks, one for up to 512, one for up to 4096, and one for up to 32768; a
+ * step with more is ATTUNE_INVALID_ARGUMENT. */
 ATTUNE_CHECKED attune_status attune_blocks_prepare(attune_blocks *blocks, int64_t seq_kv);
 
-/* Of views with all three strides 0 the tensor is contiguous, [batch, heads, tokens, head_dim]. Elements of a row lie
- * side by side. */
+/* A view whose three strides are 0 is contiguous, [batch, heads, tokens, head_dim]. Elements of a row are contiguous in
+ * any case. */
 typedef struct attune_blocks_step {
     size_t struct_size;
     int64_t batch;               /* sequences */
     int64_t seq_q, seq_kv;       /* tokens of each sequence. With is_causal their difference is a multiple of stride */
     attune_view q;               /* [batch, num_heads, seq_q, head_dim] */
     attune_view k;               /* [batch, num_kv_heads, seq_kv, head_dim] */
-    float *shares;               /* [batch, num_heads, row blocks, key blocks], contiguous: seq_q and seq_kv divided by
-                                  * block_size, rounded up. 0 for a row block without a visible key */
+    float *shares;               /* output, contiguous [batch, num_heads, row blocks, key blocks], where the numbers of
+                                  * blocks are seq_q and seq_kv divided by block_size, rounded up */
     uint32_t max_threads;        /* 0: all of the context's */
     const attune_runner *runner; /* NULL: the context's threads */
     const int *cancel;           /* NULL, or a flag that another thread sets to end the step */
@@ -100,19 +100,20 @@ typedef struct attune_blocks_step {
 
 ATTUNE_API attune_status attune_blocks_step_init(attune_blocks_step *step, size_t struct_size);
 
-/* Writes shares. Thread-safe, also for steps at once. */
+/* Writes shares. Any number of threads may call it at once. */
 ATTUNE_CHECKED attune_status attune_blocks_run(attune_blocks *blocks, const attune_blocks_step *step);
 
-/* The same by the interpreter of the kernel's loop IR: slow, with the same bits. For tests. */
+/* The same by the interpreter of the kernel's loop IR: slow, bit for bit the same result. For tests. */
 ATTUNE_CHECKED attune_status attune_blocks_run_interpreted(attune_blocks *blocks, const attune_blocks_step *step);
 
-/* The table [rows, columns] of lists [rows, places]: 1 for each key block that a list names, otherwise 0. A row is a
- * row block of a head. -1 is padding; the order does not matter. Writes nothing if a number is out of range. */
+/* Writes the table [rows, columns] of lists [rows, places]: 1 for each key block in the list of the row, otherwise 0. A
+ * row is a row block of a head. A list may have any order, and -1 in unused places. If a number is out of range it
+ * writes nothing and returns ATTUNE_INVALID_ARGUMENT. */
 ATTUNE_CHECKED attune_status attune_blocks_from_lists(const int32_t *lists, int64_t rows, int64_t places,
                                                       int64_t columns, uint8_t *table);
 
-/* The same of CSR: row r has the key blocks indices[indptr[r]] to before indices[indptr[r + 1]]. indptr is [rows + 1],
- * and rises from 0. */
+/* The same for CSR: row r has the key blocks indices[indptr[r]] to before indices[indptr[r + 1]]. indptr is [rows + 1],
+ * begins with 0 and never falls. */
 ATTUNE_CHECKED attune_status attune_blocks_from_csr(const int32_t *indptr, const int32_t *indices, int64_t rows,
                                                     int64_t columns, uint8_t *table);
 

@@ -13,18 +13,19 @@
  *     step.q.data = q, step.k.data = key_pages, step.w.data = w, step.ids = ids, step.lens = id_lens;
  *     attune_index_run(index, &step);
  *
- * A query has num_heads vectors q_h and weights w_h, and a key one vector k that all heads share. Its score is
+ * A query has a vector q_h and a weight w_h for each of num_heads heads, and a key has one vector k, which all heads
+ * share. The score of a key is
  *
  *     score = sum of w_h max(0, q_h . k)          of i8 and f8: k_scale * sum of (w_h q_scale_h) max(0, q_h . k)
  *
  * (DeepSeek-AI, "DeepSeek-V3.2: Pushing the Frontier of Open Large Language Models", 2025.) The num_ids keys with the
- * best scores are chosen, or all visible keys if there are no more. The choice is exact: of equal scores
- * the key that comes first is better, -0 equals 0, and NaN is below all numbers. ids are numbers of keys in their
- * sequence and ascend, so attention takes them as kv_ids, with lens as kv_id_lens.
+ * highest scores are chosen, or all visible keys if there are not more. The choice is exact: of two keys with equal
+ * scores the first one is chosen, -0 equals 0, and NaN is below all numbers. ids are numbers of keys in their sequence,
+ * in ascending order. Attention has them as kv_ids, with lens as kv_id_lens.
  *
- * Sums are f32. With dtype f32 and f16 products are, too; of bf16 and f8 they are of pairs of bf16, where the CPU has
- * the instruction; of i8 products and their sums are exact. Scores and ids have the same bits in every batch, for every
- * number of threads, and however keys lie; other instruction sets may add up in another order.
+ * Sums are f32, and so are products of f32 and f16. bf16 and f8 are multiplied by pairs of bf16 where the CPU has the
+ * instruction. Products of i8 and their sums are exact. Scores and ids have the same bits in every batch and layout,
+ * and for every number of threads. On another instruction set sums may have another order.
  *
  * Errors: a status, and attune_last_message() has one sentence. If a call fails, it has written nothing, except with
  * ATTUNE_CANCELLED. Sizes and strides are in elements. */
@@ -68,16 +69,16 @@ ATTUNE_CHECKED attune_status attune_index_create(attune_context *context, const 
 /* Ends it; no step may be running. NULL is fine. */
 ATTUNE_API void attune_index_destroy(attune_index *index);
 
-/* Compiles the kernel now, or takes it from the cache, so that no step waits. */
+/* Compiles the kernel now, or loads it from the cache, so that no step waits. */
 ATTUNE_CHECKED attune_status attune_index_prepare(attune_index *index);
 
-/* Views have the strides that are named; where all of these are 0, a tensor is contiguous in the order of its dims.
- * Elements of a row lie side by side. */
+/* The comment of a view has its dims, then the members of attune_view that are its strides. If these are all 0, the
+ * tensor is contiguous in the order of its dims. Elements of a row are contiguous in any case. */
 typedef struct attune_index_step {
     size_t struct_size;
     int64_t batch;                  /* sequences */
     int64_t seq_q;                  /* queries of each sequence, without cu_seqlens_q */
-    int64_t seq_kv;                 /* keys that k has for each sequence, without cu_seqlens_kv and pages */
+    int64_t seq_kv;                 /* keys of each sequence in k, without cu_seqlens_kv and pages */
     const int32_t *cu_seqlens_q;    /* NULL, or [batch + 1]: sequence b has the queries cu_seqlens_q[b] to before
                                      * cu_seqlens_q[b + 1] of q, w, q_scale, ids, lens and scores */
     const int32_t *cu_seqlens_kv;   /* NULL, or [batch + 1]: the same of k and k_scale. Not with pages or kv_lens */
@@ -85,17 +86,17 @@ typedef struct attune_index_step {
     const int32_t *block_table;     /* with pages: [batch, max_pages], the pages of each sequence */
     int64_t block_table_stride;     /* elements from one row to the next; 0: max_pages */
     int64_t max_pages, num_pages;   /* columns of block_table; pages of k */
-    attune_view q;                  /* [batch, seq_q, num_heads, head_dim], with cu_seqlens_q [queries, ..]: batch,
-                                     * token, head */
+    attune_view q;                  /* [batch, seq_q, num_heads, head_dim], with cu_seqlens_q [queries, num_heads,
+                                     * head_dim]: batch, token, head */
     attune_view k;                  /* [batch, seq_kv, head_dim], [keys, head_dim], or [num_pages, page_size,
                                      * head_dim]: batch, token */
     attune_view w;                  /* [batch, seq_q, num_heads], or [queries, num_heads]: batch, token */
-    attune_view q_scale;            /* of i8 and f8: f32, as w; 0 or above */
-    attune_view k_scale;            /* of i8 and f8: f32, as k without head_dim; 0 or above */
-    int32_t *ids;                   /* [batch, seq_q, num_ids], or [queries, num_ids]; contiguous. Unused
-                                     * places are -1 */
-    int32_t *lens;                  /* NULL, or [batch, seq_q], or [queries]: how many ids there are */
-    float *scores;                  /* has_scores: as ids. -infinity fills it up */
+    attune_view q_scale;            /* with i8 and f8: f32, the dims of w; 0 or above */
+    attune_view k_scale;            /* with i8 and f8: f32, the dims of k without head_dim; 0 or above */
+    int32_t *ids;                   /* output, contiguous: [batch, seq_q, num_ids], or [queries, num_ids]. Unused places
+                                     * are -1 */
+    int32_t *lens;                  /* output, or NULL: [batch, seq_q], or [queries], the number of ids */
+    float *scores;                  /* output, with has_scores: the dims of ids. Unused places are -infinity */
     uint32_t max_threads;           /* 0: all of the context's */
     const attune_runner *runner;    /* NULL: the context's threads */
     const int *cancel;              /* NULL, or a flag that another thread sets to end the step */
@@ -109,22 +110,22 @@ typedef struct attune_index_step {
 
 ATTUNE_API attune_status attune_index_step_init(attune_index_step *step, size_t struct_size);
 
-/* Writes ids, lens and scores. Pointers, lengths, pages and strides are checked before anything is written.
- * Thread-safe, also for steps at once. */
+/* Writes ids, lens and scores. Pointers, lengths, pages and strides are checked before anything is written. Any number
+ * of threads may call it at once. */
 ATTUNE_CHECKED attune_status attune_index_run(attune_index *index, const attune_index_step *step);
 
-/* The same by the interpreter of the kernel's loop IR: slow, with the same bits. For tests. */
+/* The same by the interpreter of the kernel's loop IR: slow, bit for bit the same result. For tests. */
 ATTUNE_CHECKED attune_status attune_index_run_interpreted(attune_index *index, const attune_index_step *step);
 
 /* Equals attune_index_run of index_step, then attune_attention_run of `step` with two more bindings: kv_ids, the ids of
- * the index, and kv_id_lens, its lens. ids and lens of index_step may be NULL; then they are the call's own. The
- * attention has `extra` kv_ids=query,kv_id_lens=1, and thd where index_step has cu_seqlens_q. Where the attention
- * refuses its step, ids, lens and scores were written. */
+ * the index, and kv_id_lens, its lens. ids and lens of index_step may be NULL if you do not need them. The attention
+ * has `extra` kv_ids=query,kv_id_lens=1, and the layout thd if index_step has cu_seqlens_q. If the attention refuses
+ * its step, ids, lens and scores have been written. */
 ATTUNE_CHECKED attune_status attune_index_attend(attune_index *index, const attune_index_step *index_step,
                                                  attune_attention *attention, const attune_step *step);
 
 /* The same with a planned step: equals attune_index_run of index_step, then attune_step_plan_run of `step` with these
- * two bindings. The plan is made once for all layers, before there are lists. */
+ * two bindings. The plan is made once for all layers, without lists. */
 ATTUNE_CHECKED attune_status attune_index_attend_plan(attune_index *index, const attune_index_step *index_step,
                                                       const attune_step_plan *plan, const attune_step *step);
 

@@ -1,4 +1,4 @@
-/* Linear attention: a state in place of keys and values, as Qwen3-Next, Kimi Linear, RetNet and GLA have it.
+/* Linear attention: a state in place of keys and values, as in Qwen3-Next, Kimi Linear, RetNet and GLA.
  *
  *     attune_linear_desc desc = ATTUNE_LINEAR_DESC_INIT;
  *     desc.num_heads = 16, desc.num_k_heads = 16, desc.num_kv_heads = 32;   // as Qwen3-Next: of q, of k, of v
@@ -13,22 +13,22 @@
  *     step.state.data = states, step.num_states = slots, step.state_ids = slot_of_sequence, step.out.data = out;
  *     attune_linear_run(linear, &step);
  *
- * Each head of v has a state S of head_dim x head_dim_v numbers. Token after token, with a = exp(decay):
+ * Each head of v has a state S of head_dim x head_dim_v numbers. Each token changes it, with a = exp(decay):
  *
  *     linear        S = S + k v^T
  *     gated         S = a S + k v^T
  *     delta         S = S + beta k (v - S^T k)^T
  *     gated_delta   S = a S + beta k (v - a S^T k)^T
- *     out = scale S^T q, then, if the description says so, RMS norm and gate
+ *     out = scale S^T q, then RMS norm and gate if the description has them
  *
- * (Yang et al., "Gated Delta Networks", 2024; ONNX LinearAttention, opset 27.) A row of out, and the state, have the
- * same bits whatever else is in the batch. With reproducible=1 they also have the same bits however the tokens are cut
- * into steps. Without, a sequence's tokens of a step are computed in chunks of 8, which is faster, and the rest one by
- * one: cuts at multiples of 8 tokens change nothing, others change the order of sums. Arithmetic is f32. A state in
- * bf16 is rounded at the end of each step, so there all cuts change the result.
+ * (Yang et al., "Gated Delta Networks", 2024; ONNX LinearAttention, opset 27.) Arithmetic is f32. A row of out, and the
+ * state, have the same bits in every batch. With reproducible=1 they also have the same bits however the tokens are cut
+ * into steps. Without it, a step computes the tokens of a sequence in chunks of 8, which is faster, and the rest one by
+ * one: cuts at multiples of 8 tokens change no bit, others may. A state in bf16 is rounded at the end of each step, so
+ * with it all cuts change the result.
  *
- * With an RMS norm or a gate, out is rounded to its type before them, too, as models do it: in f16 a number above 65504
- * before the norm is infinite, and the norm makes NaN of it.
+ * With an RMS norm or a gate, out is rounded to its type before and after them, as in models: in f16 a number above
+ * 65504 before the norm becomes infinite, and NaN after it.
  *
  * Errors: a status, and attune_last_message() has one sentence. If a call fails, it has written nothing, except with
  * ATTUNE_CANCELLED. Sizes and strides are in elements. */
@@ -75,7 +75,7 @@ typedef struct attune_linear_desc {
     attune_dtype dtype;       /* of q, k, v and out: f32 (default), bf16 or f16 */
     attune_dtype decay_dtype; /* default f32; or bf16, f16 */
     attune_dtype beta_dtype;  /* the same */
-    attune_dtype state_dtype; /* f32 (default) or bf16, which rounds a state once a step */
+    attune_dtype state_dtype; /* f32 (default), or bf16: a state is rounded once a step */
     attune_linear_rule rule;
     attune_linear_decay decay;
     int has_beta;            /* delta and gated_delta: there is a beta for each token; 0: it is 1 */
@@ -84,8 +84,7 @@ typedef struct attune_linear_desc {
     double out_norm_eps;     /* 0: none. Rows of out are divided by sqrt(mean of x^2 + out_norm_eps) and multiplied by
                               * norm_weights at the end: an RMS norm */
     attune_linear_gate gate; /* of out, applied after the norm */
-    int reproducible;        /* 1: the same bits for every cut into steps, as above. Prompts take about 1.2 times as
-                              * long */
+    int reproducible;        /* 1: the same bits for every cut into steps. Prompts take about 1.2 times as long */
 } attune_linear_desc;
 
 #ifdef __cplusplus
@@ -107,7 +106,7 @@ ATTUNE_CHECKED attune_status attune_linear_create(attune_context *context, const
 /* Ends it; no step may be running. NULL is fine. */
 ATTUNE_API void attune_linear_destroy(attune_linear *linear);
 
-/* Compiles the kernels for tokens and for prompts now, or takes them from the cache, so that no step waits. */
+/* Compiles the kernels for tokens and for prompts now, or loads them from the cache, so that no step waits. */
 ATTUNE_CHECKED attune_status attune_linear_prepare(attune_linear *linear);
 
 typedef struct attune_linear_step {
@@ -117,19 +116,18 @@ typedef struct attune_linear_step {
     const int32_t *cu_seqlens;   /* NULL, or [batch + 1]: sequence b has the tokens cu_seqlens[b] to before
                                   * cu_seqlens[b + 1] of q, k, v, decay, beta and out. A sequence may have no tokens */
     attune_view q, k, v;         /* [batch, seq, heads, dim], with cu_seqlens [tokens, heads, dim]; all three strides 0:
-                                  * contiguous in this order. Elements of a row lie side by side */
-    attune_view decay;           /* logarithms. Above 0 the state grows; without `reproducible`, 8 of
-                                  * them in a row must then sum up to less than 88. [batch, seq, num_kv_heads], or for
-                                  * ATTUNE_DECAY_KEY [.., head_dim] */
+                                  * contiguous in this order. Elements of a row are contiguous in any case */
+    attune_view decay;           /* logarithms: [batch, seq, num_kv_heads], or with ATTUNE_DECAY_KEY [batch, seq,
+                                  * num_kv_heads, head_dim]. Above 0 the state grows; without `reproducible`, 8 in a row
+                                  * must then sum to less than 88 */
     attune_view beta;            /* [batch, seq, num_kv_heads]. To use one beta for all heads, set batch and token
                                   * strides, and head stride 0 */
     attune_mutable_view out;     /* [batch, seq, heads, head_dim_v]; out and state share no memory with each other or
                                   * with an input */
     attune_mutable_view state;   /* read and written: [num_states, num_kv_heads, head_dim, head_dim_v]; `token` is the
-                                  * stride of a row. A new sequence's state must be 0 */
+                                  * stride of a row. Set it to zeros before a sequence's first token */
     int64_t num_states;          /* 0: batch; with state_ids it must be set */
-    const int32_t *state_ids;    /* NULL, or [batch]: the state of each sequence, no two the same; otherwise sequence b
-                                  * has state b */
+    const int32_t *state_ids;    /* [batch], the state of each sequence, all different; NULL: sequence b has state b */
     uint32_t max_threads;        /* 0: all of the context's */
     const attune_runner *runner; /* NULL: the context's threads */
     const int *cancel;           /* NULL, or a flag that another thread sets to end the step */
@@ -145,16 +143,16 @@ typedef struct attune_linear_step {
 
 ATTUNE_API attune_status attune_linear_step_init(attune_linear_step *step, size_t struct_size);
 
-/* Computes out and the new states. Pointers, lengths, ids and strides are checked before anything is written.
- * Thread-safe, also for steps at once that have no state in common. */
+/* Computes out and the new states. Pointers, lengths, ids and strides are checked before anything is written. Any
+ * number of threads may call it at once, if their steps have no state in common. */
 ATTUNE_CHECKED attune_status attune_linear_run(attune_linear *linear, const attune_linear_step *step);
 
-/* The same by the interpreter of the kernel's loop IR: slow, with the same bits. For tests. */
+/* The same by the interpreter of the kernel's loop IR: slow, bit for bit the same result. For tests. */
 ATTUNE_CHECKED attune_status attune_linear_run_interpreted(attune_linear *linear, const attune_linear_step *step);
 
 /* ---- The convolution before it ----
  *
- * Depthwise, causal, over some tokens of each channel (Mamba, Qwen3-Next; ONNX CausalConvWithState, opset 27):
+ * A depthwise causal convolution along the tokens (Mamba, Qwen3-Next; ONNX CausalConvWithState, opset 27):
  *
  *     y = bias[c] + sum over i of weights[c, i] x[t - (taps - 1 - i) dilation, c]
  *     out[t, c] = y, or SiLU of it, y / (1 + exp(-y))
@@ -199,8 +197,8 @@ typedef struct attune_conv_step {
     const void *weights;         /* [channels, taps], contiguous */
     const void *bias;            /* [channels]; NULL without has_bias */
     attune_mutable_view out;     /* [batch, seq, channels], as x */
-    attune_mutable_view state;   /* [num_states, (taps - 1) dilation, channels], as x, read and written: the tokens
-                                  * before. 0 before the first one */
+    attune_mutable_view state;   /* read and written: [num_states, (taps - 1) dilation, channels], as x: the tokens
+                                  * before. Set it to zeros before a sequence's first token */
     uint32_t max_threads;        /* 0: all of the context's */
     const attune_runner *runner; /* NULL: the context's threads */
     const int *cancel;           /* NULL, or a flag that another thread sets to end the step */
@@ -218,10 +216,11 @@ typedef struct attune_conv_step {
 ATTUNE_API attune_status attune_conv_step_init(attune_conv_step *step, size_t struct_size);
 
 /* Computes out and the new state, which share no memory with each other or with x. Pointers, strides and overlaps are
- * checked before anything is written. Thread-safe, also for steps at once that have no state in common. */
+ * checked before anything is written. Any number of threads may call it at once, if their steps have no state in
+ * common. */
 ATTUNE_CHECKED attune_status attune_conv_run(attune_conv *conv, const attune_conv_step *step);
 
-/* The same by the interpreter of the kernel's loop IR: slow, with the same bits. For tests. */
+/* The same by the interpreter of the kernel's loop IR: slow, bit for bit the same result. For tests. */
 ATTUNE_CHECKED attune_status attune_conv_run_interpreted(attune_conv *conv, const attune_conv_step *step);
 
 #ifdef __cplusplus

@@ -23,10 +23,10 @@
  *     k = [W_UK c', k'], v = W_UV c'       for each head and each row of the cache; W_UK and W_UV are W_KVB
  *     out = W_O (attention of [q_nope, R(q_rope)] to the tokens up to this one, softmax_scale q k)
  *
- * There are two forms of the same, and each sequence of a step gets the one with fewer multiply-adds:
+ * Attention has two forms, and each sequence of a step is computed in the one with fewer multiply-adds:
  *
- *     absorbed     q' = q_nope W_UK attends to the rows of the cache as they are, and its output is multiplied by W_UV
- *     unabsorbed   k and v of the sequence's tokens are computed, and attended to
+ *     absorbed     q' = q_nope W_UK attends to the rows of the cache themselves, and its output is multiplied by W_UV
+ *     unabsorbed   k and v are computed from the cache for all tokens of the sequence
  *
  * With T new tokens of S in all, P = T S - T (T - 1) / 2 pairs of query and key, r = kv_lora_rank, n, e and v the dims
  * qk_nope_head_dim, qk_rope_head_dim and v_head_dim, a head needs
@@ -45,7 +45,7 @@
 extern "C" {
 #endif
 
-/* Which form a sequence is computed in. */
+/* The form in which sequences are computed: the one with fewer multiply-adds for each, or always the same. */
 typedef enum attune_mla_form {
     ATTUNE_MLA_BY_COST = 0,
     ATTUNE_MLA_ABSORBED,
@@ -58,19 +58,19 @@ typedef struct attune_mla_desc {
     int64_t embed_dim;        /* of x */
     int64_t out_dim;          /* of out; 0: embed_dim */
     int64_t num_heads;
-    int64_t q_lora_rank;      /* 0: queries are projected at once, by q_proj */
+    int64_t q_lora_rank;      /* 0: q_proj projects queries directly, without a low rank */
     int64_t kv_lora_rank;
     int64_t qk_nope_head_dim; /* columns of a head's q and k that are not rotated */
     int64_t qk_rope_head_dim; /* columns after them that are: an even number */
     int64_t v_head_dim;       /* 0: qk_nope_head_dim */
     attune_dtype dtype;       /* of x, weights, cache and out: f32 (default), bf16 or f16. Sums are f32 */
-    int64_t page_size;        /* rows of a page of the cache: a multiple of 16; 0: each sequence's rows lie together */
+    int64_t page_size;        /* rows of a page of the cache: a multiple of 16; 0: the cache is contiguous */
     int rope_interleaved;     /* 1: columns 2 i and 2 i + 1 are a pair, as in DeepSeek's weights; 0: i and i + half */
     double softmax_scale;     /* ATTUNE_DEFAULT_SCALE: 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim). A model with YaRN
                                * multiplies it by mscale^2 */
     double norm_eps;          /* of both RMS norms; 0: 1e-6 */
     attune_mla_form form;
-    int reproducible;         /* 1: a row has the same bits in every batch and chunk. Needs a form other than by cost */
+    int reproducible;         /* 1: a row has the same bits in every batch and chunk. Not with ATTUNE_MLA_BY_COST */
     int has_ids;              /* 1: steps may list the keys of their tokens (DeepSeek-V3.2). Not with
                                * ATTUNE_MLA_UNABSORBED */
     uint32_t reserved;        /* 0 */
@@ -85,8 +85,8 @@ typedef struct attune_mla_desc {
 /* Writes the values of ATTUNE_MLA_DESC_INIT, for callers that have no macros. */
 ATTUNE_API attune_status attune_mla_desc_init(attune_mla_desc *desc, size_t struct_size);
 
-/* The weights of a layer, by the names of the models: matrices [outputs, inputs] and vectors, contiguous, of the
- * description's dtype. Biases may be NULL. */
+/* The weights of a layer, with the names that models have: contiguous matrices [outputs, inputs] and vectors of the
+ * description's dtype. nope and rope are qk_nope_head_dim and qk_rope_head_dim. Biases may be NULL. */
 typedef struct attune_mla_weights {
     size_t struct_size;
     const void *q_proj;        /* without q_lora_rank: [num_heads * (nope + rope), embed_dim] */
@@ -97,7 +97,7 @@ typedef struct attune_mla_weights {
     const void *kv_a_proj;     /* kv_a_proj_with_mqa: [kv_lora_rank + rope, embed_dim] */
     const void *kv_a_bias;     /* [kv_lora_rank + rope] */
     const void *kv_a_layernorm;/* [kv_lora_rank] */
-    const void *kv_b_proj;     /* [num_heads * (nope + v_head_dim), kv_lora_rank]: of each head W_UK, then W_UV */
+    const void *kv_b_proj;     /* [num_heads * (nope + v_head_dim), kv_lora_rank]: for each head W_UK, then W_UV */
     const void *o_proj;        /* [out_dim, num_heads * v_head_dim] */
     const void *o_bias;        /* [out_dim] */
 } attune_mla_weights;
@@ -114,7 +114,7 @@ ATTUNE_CHECKED attune_status attune_mla_create(attune_context *context, const at
 /* Ends it; no step may be running. NULL is fine. */
 ATTUNE_API void attune_mla_destroy(attune_mla *mla);
 
-/* Compiles the kernels for one token and for prompts now, or takes them from the cache. */
+/* Compiles the kernels for one token and for prompts now, or loads them from the cache. */
 ATTUNE_CHECKED attune_status attune_mla_prepare(attune_mla *mla);
 
 typedef struct attune_mla_step {
@@ -123,31 +123,31 @@ typedef struct attune_mla_step {
     int64_t seq;                 /* new tokens of each sequence, without cu_seqlens */
     const int32_t *cu_seqlens;   /* NULL, or [batch + 1], with pages only: sequence b has the tokens cu_seqlens[b] to
                                   * before cu_seqlens[b + 1]. A sequence may have no tokens */
-    const int32_t *kv_lens;      /* [batch], the tokens of each sequence, new ones included. NULL without pages:
-                                  * cache_rows */
+    const int32_t *kv_lens;      /* [batch], the tokens of each sequence, new ones included. Without pages it may be
+                                  * NULL, which means cache_rows for all */
     attune_view x;               /* [tokens, embed_dim], all sequences one after the other; `token` is the stride, 0:
                                   * contiguous */
-    attune_mutable_view out;     /* [tokens, out_dim]; the same */
+    attune_mutable_view out;     /* [tokens, out_dim]; strides as of x */
     attune_mutable_view cache;   /* [num_pages, page_size, kv_lora_rank + rope], or [batch, cache_rows, ..]; `batch` and
                                   * `token` are the strides, both 0: contiguous. New tokens' rows are written */
     int64_t num_pages;
     const int32_t *block_table;  /* [batch, max_pages]: the pages of each sequence */
     int64_t max_pages;
     int64_t block_table_stride;  /* 0: max_pages */
-    int64_t cache_rows;          /* without pages */
+    int64_t cache_rows;          /* without pages: rows of each sequence in the cache */
     const float *cos, *sin;      /* [num_positions, rope / 2] */
     int64_t num_positions;
-    const int32_t *positions;    /* NULL, or [tokens]: each new token's row of cos and sin; otherwise its place in its
-                                  * sequence */
+    const int32_t *positions;    /* [tokens], each new token's row of cos and sin; NULL: its place in its sequence */
     uint32_t max_threads;        /* 0: all of the context's */
     const attune_runner *runner; /* NULL: the context's threads */
     const int *cancel;           /* NULL, or a flag that another thread sets to end the step */
-    const int32_t *kv_ids;       /* NULL: a token attends to itself and all before it. With has_ids: [tokens, num_ids],
-                                  * the keys that it attends to, numbers of tokens of its sequence, new ones included;
-                                  * contiguous. With reproducible they ascend. Computed in the absorbed form */
-    int64_t num_ids;             /* from 1 on */
-    const int32_t *kv_id_lens;   /* NULL, or [tokens]: how many keys each list has; otherwise num_ids. A token without
-                                  * keys gets attention 0 in every head (out is then o_bias) */
+    const int32_t *kv_ids;       /* NULL: a token attends to itself and all before it. With has_ids: contiguous [tokens,
+                                  * num_ids], the keys to which each token attends, as numbers of tokens in its
+                                  * sequence, new ones included; with reproducible in ascending order. The step is
+                                  * computed in the absorbed form */
+    int64_t num_ids;             /* at least 1 */
+    const int32_t *kv_id_lens;   /* [tokens], the length of each list; NULL: num_ids. A token with an empty list gets
+                                  * attention 0 in every head (out is then o_bias) */
 } attune_mla_step;
 
 #ifdef __cplusplus
@@ -159,7 +159,7 @@ typedef struct attune_mla_step {
 ATTUNE_API attune_status attune_mla_step_init(attune_mla_step *step, size_t struct_size);
 
 /* Computes out and appends to the cache. Pointers, lengths, tables and strides are checked before anything is written.
- * Thread-safe, also for steps at once that have no sequence in common. */
+ * Any number of threads may call it at once, if their steps have no sequence in common. */
 ATTUNE_CHECKED attune_status attune_mla_run(attune_mla *mla, const attune_mla_step *step);
 
 /* The same, with the interpreter of loop IR for the kernels around attention: slow, with the same bits. Attention runs
