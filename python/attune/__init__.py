@@ -1,35 +1,35 @@
-"""attune: attention kernels for the CPU, compiled for the problem at hand.
+"""attune: attention kernels for the CPU, compiled for exactly your problem.
 
     import attune, numpy as np
     q, k, v = (np.random.rand(1, 12, 512, 64).astype("f4") for _ in range(3))
     out = attune.attention(q, k, v, is_causal=True)
 
-attention takes NumPy arrays and torch CPU tensors as they are. For everything else that the C library can do, describe
-the problem, compile it, and run the kernel on tensors given by name:
+attention takes NumPy arrays and torch CPU tensors. For everything else that the C library can do, describe the problem,
+compile it, and run the kernel on tensors given by name:
 
     problem = attune.Problem(num_heads=12, seq_q=512, head_dim=64, is_causal=True)
     kernel = attune.compile(problem)
     kernel.run(q=q, k=k, v=v, out=out)      # or out = kernel(q=q, k=k, v=v)
 
-Tensors are anything with __dlpack__ or the buffer protocol. They are never copied, and their strides are kept. The GIL
-is released while a kernel runs. Compiled kernels are cached in memory and on disk. A failure raises attune.Error or one
-of its subclasses, with one sentence.
+Tensors are anything with __dlpack__ or the buffer protocol, with strides, and are never copied. The GIL is released
+while a kernel runs. Compiled kernels are cached in memory and on disk. A failure raises attune.Error or one of its
+subclasses, with one sentence.
 
     attention                  softmax(q k^T) v, in one function
     Attention                  described once, then run step by step: ragged batches, caches, appending
-    StepPlan                   a step of it whose lengths are checked once, for all layers
+    StepPlan                   a step of an Attention whose lengths are checked once, for all layers
     PagedCache, CacheSize      pages for the sequences of an Attention; how large a cache is
-    flex_attention             the same with functions on scores and masks, as PyTorch's
-    linear_attention           a state in place of keys and values, as Qwen3-Next has it
-    causal_conv                the convolution before it
-    MLA                        a block of multi-head latent attention, as DeepSeek-V3 has it
-    index, IndexResult         which keys a query attends to, as DeepSeek V3.2 chooses them
+    flex_attention             attention with functions on scores and masks, as PyTorch's
+    linear_attention           a state in place of keys and values, as in Qwen3-Next
+    causal_conv                the convolution before linear attention
+    MLA                        a block of multi-head latent attention, as in DeepSeek-V3
+    index, IndexResult         the keys that each query attends to, chosen as in DeepSeek V3.2
     Problem, DYNAMIC           what is computed; a size that is known only at run time
     compile, Kernel            one problem, compiled
     Plan                       one handle for lengths that vary
     TensorInfo                 a tensor of a problem: name, dtype, shape
     Context, default_context   caches and threads
-    Event                      what a context tells: a miss, a compile, a hit …
+    Event                      what a context reports: a miss, a compile, a hit …
     warm                       compiles ahead of time
     tune, TuneResult           searches for a faster schedule
     check, CheckResult         compares a kernel with the interpreter, bit by bit
@@ -37,10 +37,10 @@ of its subclasses, with one sentence.
     library_path               the C library in use
     Error …                    exceptions; attune.Error.__subclasses__() lists them
 
-attune.torch, attune.transformers, attune.vllm, attune.ort (ONNX Runtime) and attune.jax put attune into those engines,
-attune.tvm into any framework by TVM-FFI. attune.blocks attends to chosen blocks of keys, and chooses them. attune.onnx
-computes ONNX's FlexAttention, attune.distributed measures over a cluster.
-They are imported when first used; `import attune` needs the standard library only.
+attune.torch, attune.transformers, attune.vllm, attune.ort (ONNX Runtime) and attune.jax put attune into these engines,
+attune.tvm into any framework by TVM-FFI. attune.blocks chooses blocks of keys and attends to them. attune.onnx computes
+ONNX's FlexAttention, attune.distributed measures on a cluster. These modules are imported when first used; `import
+attune` needs the standard library only. Import attune.ggml (llama.cpp) and attune.plot (pictures) yourself.
 """
 
 from __future__ import annotations

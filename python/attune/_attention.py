@@ -261,24 +261,24 @@ def attention(
     has_lse: bool = False,
     threads: int = 0,
 ) -> Any:
-    """softmax(softmax_scale * q k^T) v for NumPy arrays and torch CPU tensors, which are read where they lie.
+    """softmax(softmax_scale * q k^T) v for NumPy arrays and torch CPU tensors, which are read in place.
 
     The arguments are named as the fields and tensors of a problem (attune/expert/problem.h). dtypes are f32, f16, bf16
-    and f64; k and v may also be f8 (E4M3). Any strides will do, except negative ones.
+    and f64; k and v may also be f8 (E4M3). Strides may be anything but negative.
 
     layout: the order of dimensions of q, k, v and out.
         "bhsd": q is [batch, heads, length, dim], k and v are [batch, kv_heads, keys, dim]; without a batch,
-            [heads, length, dim]. kv_heads divides heads. dim of v may be another.
+            [heads, length, dim]. kv_heads divides heads. v may have another dim.
         "bshd": [batch, length, heads, dim]; without a batch, [length, heads, dim].
         "thd": [tokens, heads, dim]: one sequence, or several of different lengths, one after the other.
     cu_seqlens_q, cu_seqlens_kv: "thd": [batch + 1]; sequence b has the tokens from cu_seqlens_q[b] to before
-        cu_seqlens_q[b + 1]. cu_seqlens_kv is that of k and v; without it the same.
+        cu_seqlens_q[b + 1]. cu_seqlens_kv is that of k and v, by default cu_seqlens_q.
     attn_mask: bool, True where a key is visible; it broadcasts to [batch, heads, length, keys].
     attn_bias: added to the scores; it broadcasts in the same way.
     is_causal: a query attends to no key after its position. causal_align: "bottom_right" (the last query is at the last
         key, as with a cache and in FlashAttention) or "top_left" (the first query is at the first key, as with
-        is_causal of torch's scaled_dot_product_attention). With as many queries as keys the two are the same. Windows
-        and ALiBi go by it, too.
+        is_causal of torch's scaled_dot_product_attention). With as many queries as keys the two are the same. It also
+        sets the positions for windows and ALiBi.
     softmax_scale: by default 1 / sqrt(dim).
     window_left, window_right: the number of keys before and after the position that a query attends to; -1: all.
     logits_soft_cap: scores become logits_soft_cap * tanh(score / logits_soft_cap).
@@ -286,15 +286,15 @@ def attention(
     kv_lens: [batch], the number of valid keys of each sequence. Integers other than int32 are converted.
     alibi_slopes: f32 [heads].
     kv_ids: int32, the keys that a query attends to, in any order: a list for each query, [batch, length, n], with "thd"
-        [tokens, n]; or one for the queries of a sequence, [batch, 1, n]. attn_mask and attn_bias have n columns then.
-    kv_id_lens: int32, the shape of kv_ids without n: how many keys each list has; without it n.
+        [tokens, n]; or one for all queries of a sequence, [batch, 1, n]. attn_mask and attn_bias then have n columns.
+    kv_id_lens: int32, the shape of kv_ids without n: the length of each list, by default n.
     out: an array or tensor to write to.
     has_lse: the result is (out, lse), with lse the logarithm of the sum of exponentials, [batch, heads, length], with
         "thd" [heads, tokens].
     threads: the most threads that may work, the caller included; 0 means all.
 
-    A row without visible keys gives 0, -infinity in lse. Returns `out`: a torch tensor if q is one, otherwise a NumPy
-    array. Nothing is differentiated: torch tensors that require grad are refused unless grad mode is off.
+    A row without visible keys gives 0, and -infinity in lse. Returns `out`: a torch tensor if q is one, otherwise a
+    NumPy array. It computes no gradient: torch tensors that require grad are refused unless grad mode is off.
     """
     choice(layout, LAYOUTS, "layout")
     if is_causal is not False:

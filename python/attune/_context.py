@@ -20,8 +20,8 @@ _EVENTS = "miss disk_hit compile_begin compile_end evicted damaged swapped bundl
 
 class Event(NamedTuple):
     """What a context did: a `kind` ("miss", "disk_hit", "compile_begin", "compile_end", "evicted", "damaged",
-    "swapped", "bundle_hit", "tier0_hit"); the `status` of a compile that ended, 0 if it went well; the `key` of the
-    kernel, 32 hex digits; the `problem`; a `message`; the `milliseconds` of a compile, or of reading and loading."""
+    "swapped", "bundle_hit", "tier0_hit"); the `status` of a compile that ended, 0 for success; the `key` of the kernel,
+    32 hex digits; the `problem`; a `message`; the `milliseconds` of a compile, or of reading and loading."""
 
     kind: str
     status: int
@@ -51,27 +51,27 @@ def _destroy(pointer: int, log: Any) -> None:
 class Context:
     """Caches of kernels and threads to run them. Any number of threads may use one at once, and children after a fork.
 
-    Most programs need none of their own: functions that take `context=None` use `default_context()`.
+    Most programs need none: functions with `context=None` use `default_context()`.
 
     max_workers: threads of attune's own pool, the caller included; 0: as many as the process may use CPUs.
     isa, machine: an instruction set and a tuning class other than this CPU's.
-    cache_dir, cache_base: directories of the disk cache; "" for none.
-    memory_cache_bytes, disk_cache_bytes: their limits; 0 for the defaults.
-    compile_mode: "in-process", "worker", or "never": the virtual machine runs what no cache has.
+    cache_dir, cache_base: directories of the disk cache; "" for none. attune only reads cache_base.
+    memory_cache_bytes, disk_cache_bytes: limits of the caches; 0 for the defaults.
+    compile_mode: "in-process", "worker", or "never": tier 0 or the virtual machine runs kernels that no cache has.
     compile_timeout_ms, compile_processes: limits of workers.
-    allow_interpreter: run by the interpreter, slowly, where there is no machine code.
-    target: an instruction set to interpret for that this CPU may lack.
-    check: refuse calls whose inputs have NaN or infinity where it reaches an output, or whose sequences append to a
-        page that another one uses; also by ATTUNE_CHECK=1.
-    stderr_level: "error", "warning", "info" or "debug": lines on stderr about misses, compiles and trouble; "none": no
+    allow_interpreter: run by the interpreter, slowly, if there is no machine code.
+    target: an instruction set to interpret for, which this CPU may lack.
+    check: refuse calls whose inputs have NaN or infinity that reaches an output, or whose sequences append to a page
+        that another one uses; also by ATTUNE_CHECK=1.
+    stderr_level: "error", "warning", "info" or "debug": lines on stderr about misses, compiles and failures; "none": no
         lines, whatever ATTUNE_LOG says.
     log: a function of a level (0 error, 1 warning, 2 information) and a message.
     cache_pack: a signed pack of kernels. cache_keys: the directory of the public keys that may have signed it.
-    machine_code_only: the virtual machine does not run what cannot be compiled: compile() raises instead.
-    background_niceness: of the thread that compiles for plans, 0 (as the thread that starts it) to 19.
-    strict: compile nothing: what no cache has raises NotCachedError; also by ATTUNE_STRICT=1.
+    machine_code_only: compile() raises if a kernel cannot be compiled; the virtual machine does not run it.
+    background_niceness: of the thread that compiles for plans, from 0 (that of the thread that starts it) to 19.
+    strict: compile nothing: a kernel that no cache has raises NotCachedError; also by ATTUNE_STRICT=1.
     record: a file that gets a line for each kernel that had to be compiled; "" for none, whatever ATTUNE_RECORD says.
-    event: a function of an Event (a miss, a compile, a hit of the disk cache …), called on the thread where it happens.
+    event: a function of an Event (a miss, a compile, a disk hit …), called on the thread where it happens.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ _default: Optional[Context] = None
 
 
 def default_context() -> Context:
-    """The context of this process: made when first asked for, and kept. Its options come from the environment."""
+    """The context of this process, made by the first call. Its options come from the environment."""
     global _default
     if _default is None:
         with _lock:

@@ -49,19 +49,19 @@ def causal_conv(
     runner: Any = None,
     context: Context | None = None,
 ) -> Tuple[Any, Any]:
-    """A depthwise causal convolution of NumPy arrays and torch CPU tensors, as models have it before linear attention:
+    """A depthwise causal convolution of NumPy arrays and torch CPU tensors, which models have before linear attention:
     (out, state).
 
         y = bias[c] + sum over i of weights[c, i] x[t - (taps - 1 - i) dilation, c]
         out[t, c] = y, or with silu y / (1 + exp(-y))
 
-    x is [batch, length, channels]; with cu_seqlens [tokens, channels], sequence b having the tokens from cu_seqlens[b]
-        to before cu_seqlens[b + 1]. f32, bf16 or f16, like all other tensors. Any strides: of [batch, channels, length]
-        pass a transposed view.
+    x is [batch, length, channels]; with cu_seqlens [tokens, channels], where sequence b has the tokens from
+        cu_seqlens[b] to before cu_seqlens[b + 1]. All tensors have one type, f32, bf16 or f16. Strides are free: pass
+        [batch, channels, length] as a transposed view.
     weights: [channels, taps], contiguous. bias: [channels].
     state: [batch, (taps - 1) dilation, channels], the tokens before the first, with state_ids [states, …]. It is
         changed in place. None: zeros, in a new tensor.
-    state_ids: [batch], which state each sequence has; no two the same.
+    state_ids: [batch], the state of each sequence, all different.
     out: as x; allocated if it is not given, torch's if x is a torch tensor.
     threads, runner: as in attune.Attention.run.
 

@@ -20,13 +20,13 @@ class Error(RuntimeError):
 
 
 class InvalidArgumentError(Error, ValueError):
-    """A tensor, size or option that the call cannot take."""
+    """A tensor, size or option that the call does not allow."""
 
     status = 1
 
 
 class InvalidTypeError(InvalidArgumentError, TypeError):
-    """A value of a type that the call cannot take."""
+    """A value of a type that the call does not allow."""
 
 
 class InvalidProblemError(Error, ValueError):
@@ -42,7 +42,7 @@ class InvalidScheduleError(Error, ValueError):
 
 
 class UnsupportedError(Error):
-    """Well formed, but this build or this CPU cannot do it."""
+    """A valid request that this build or this CPU does not support."""
 
     status = 5
 
@@ -78,7 +78,7 @@ class NotCachedError(Error):
 
 
 class CancelledError(Error):
-    """The call was cancelled: its outputs hold anything."""
+    """The call was cancelled: its outputs are undefined."""
 
     status = 16
 

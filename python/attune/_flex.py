@@ -120,15 +120,15 @@ def flex_attention(
 ) -> Any:
     """softmax(score_mod(scale * q k^T)) v where mask_mod holds: PyTorch's flex_attention on the CPU.
 
-    q is [batch, heads, length, dim], k and v are [batch, kv_heads, keys, dim], as `attention` takes them.
-    score_mod: a function of (score, b, h, q_idx, kv_idx), mask_mod one of (b, h, q_idx, kv_idx), as they are written
-        for torch.nn.attention.flex_attention. They are called once, to be traced into text of a problem
-        (docs/functions.md), and become a part of the kernel. Tensors that they reach are read where they lie; those of
-        other integers than int32 and int8, or with gaps between neighbours, are copied in each call.
-    prob_mod: a function of (prob, b, h, q_idx, kv_idx), which gives what values are multiplied by; PyTorch has none.
-    block_mask: PyTorch's BlockMask for these lengths. Its blocks hide what they do not list, and its mask_mod is asked
-        in those that are not full. It remembers what was found out: make a new one if what mask_mod reads has changed.
-    strict_index: refuses an index of a tensor that is not known to lie inside, in place of taking the nearest element.
+    q is [batch, heads, length, dim], k and v are [batch, kv_heads, keys, dim], as in `attention`.
+    score_mod: a function of (score, b, h, q_idx, kv_idx), and mask_mod one of (b, h, q_idx, kv_idx), as for
+        torch.nn.attention.flex_attention. They are called once, traced into text (docs/functions.md), and become a part
+        of the kernel. Captured tensors are read in place; those of other integers than int32 and int8, or whose
+        innermost stride is not 1, are copied in each call.
+    prob_mod: a function of (prob, b, h, q_idx, kv_idx) that returns the factor of a value; PyTorch has none.
+    block_mask: PyTorch's BlockMask for these lengths. Full blocks are visible, partial ones are filtered by its
+        mask_mod, and all others are hidden. Make a new one if tensors that mask_mod reads have changed.
+    strict_index: rejects an index of a tensor that cannot be proved in range, instead of clamping it.
     enable_gqa: heads of q may share heads of k and v.
     The rest is as in `attention`.
     """

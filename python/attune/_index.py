@@ -20,7 +20,7 @@ _MOST_IDS = 65536
 
 
 class IndexResult(NamedTuple):
-    """Lists of keys for attention: ids as kv_ids, lens as kv_id_lens. scores is None unless it was asked for."""
+    """Lists of keys for attention: ids as kv_ids, lens as kv_id_lens. scores is None without has_scores."""
 
     ids: Any
     lens: Any
@@ -72,23 +72,24 @@ def index(
 ) -> IndexResult:
     """The num_ids best keys of each query, of NumPy arrays and torch CPU tensors: (ids, lens, scores).
 
-    The score of a key is the sum of w[h] max(0, q[h] . k) over the heads h; of int8 it is
-    k_scale times the sum of (w[h] q_scale[h]) max(0, q[h] . k), and so it is of f8 (E4M3).
+    The score of a key is the sum of w[h] max(0, q[h] . k) over the heads h; with int8 and f8 (E4M3) it is k_scale times
+    the sum of (w[h] q_scale[h]) max(0, q[h] . k).
 
     q: [batch, queries, heads, dim], with cu_seqlens_q [queries, heads, dim]; f32, bf16, f16, or int8 or f8 with scales.
     k: of the same dtype, [batch, keys, dim], with cu_seqlens_kv [keys, dim], with block_table [pages, page_size, dim].
     w: [batch, queries, heads], or [queries, heads]; f32, bf16 or f16.
-    q_scale: of int8 and f8; f32, as w. k_scale: of int8 and f8; f32, as k without dim. 0 or above.
+    q_scale, k_scale: with int8 and f8: f32, 0 or above, with the dims of w and those of k without dim.
     is_causal: a query attends to no key after it; the last query of a sequence is at its last key.
     cu_seqlens_q, cu_seqlens_kv: [batch + 1], where each sequence begins.
     kv_lens: [batch], the keys of each sequence. block_table: [batch, pages of a sequence].
-    has_scores: the scores of the chosen keys are wanted, too.
+    has_scores: returns the scores of the chosen keys, too.
     ids, lens, scores: int32, int32, f32; allocated if they are not given, torch's if q is a torch tensor.
     threads, runner: as in attune.Attention.run.
 
-    ids is [batch, queries, num_ids], or [queries, num_ids]: numbers of keys in their sequence, which ascend; -1 fills
-    it up. lens is [batch, queries], or [queries]: min(num_ids, visible keys). Of equal scores the first key
-    is chosen, and NaN is below all numbers. A query has the same list in every batch and for every number of threads.
+    ids is [batch, queries, num_ids], or [queries, num_ids]: numbers of keys in their sequence, in ascending order, with
+    -1 in unused places. lens is [batch, queries], or [queries]: min(num_ids, visible keys). Of two keys with equal
+    scores the first one is chosen, and NaN is below all numbers. A query has the same list in every batch and for every
+    number of threads.
     """
     if not has_index:
         raise UnsupportedError(f"the loaded library, attune {version}, has no attune/index.h", 5)

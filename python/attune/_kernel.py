@@ -156,14 +156,13 @@ class Call:
     ) -> None:
         """Runs on tensors given by name: ``kernel.run(q=q, k=k, v=v, out=out)``.
 
-        Tensors are NumPy arrays, torch CPU tensors, or anything else with ``__dlpack__`` or the buffer protocol. They
-        are used where they lie, strides included, and never copied. A flat buffer stands for a contiguous tensor.
-        A mask or bias of fewer dims, or of 1 where the problem has more, is repeated as NumPy broadcasts, but for the
-        last dim.
-        sizes: sizes that the problem leaves open and no tensor tells, and those that differ from the problem's, such as
+        Tensors are NumPy arrays, torch CPU tensors, or anything else with ``__dlpack__`` or the buffer protocol, with
+        strides, and are never copied. A flat buffer is read as a contiguous tensor. A mask or bias is broadcast as in
+        NumPy, except its last dim.
+        sizes: sizes that the problem leaves open and no tensor has, and those that differ from the problem's, such as
             ``{"num_heads": 4}``. The batch is that of q or x, or of the sequences in cu_seqlens_q.
         threads: the most threads that may work, the caller included; 0 means all of the context's.
-        softmax_scale: of this call, if the problem says ``softmax_scale=dynamic``.
+        softmax_scale: of this call, if the problem has ``softmax_scale=dynamic``.
         runner: the host's threads, such as attune.torch.runner(); None: those of the context.
         """
         key = None if sizes or softmax_scale is not None else self._key(tensors)
@@ -187,7 +186,7 @@ class Call:
         softmax_scale: float | None = None,
         **tensors: Any,
     ) -> Any:
-        """Runs, and returns the outputs that are not among `tensors`: one, or a tuple of several.
+        """Runs, and returns the outputs that `tensors` lacks: one, or a tuple of several.
 
         They are torch tensors if one of the inputs is, otherwise NumPy arrays.
         """
@@ -209,7 +208,7 @@ def _release(pointer: ctypes.c_void_p, context: Context) -> None:
 class Kernel(Call):
     """A compiled problem, made by `compile`. Any number of threads may run it at once.
 
-    Pickling a kernel keeps its problem and its schedule; unpickling compiles, or finds it in a cache.
+    A kernel is pickled as its problem and schedule. Unpickling compiles it, or finds it in a cache.
     """
 
     def __init__(self, problem: Problem, schedule: str | None, context: Context) -> None:
@@ -228,7 +227,7 @@ class Kernel(Call):
         return lib.attune_run_with(self.context._pointer, self._pointer, _byref(arguments), options)
 
     def workspace_bytes(self, *, sizes: Mapping[str, int] | None = None, threads: int = 0) -> int:
-        """Bytes of memory that a call takes while it runs."""
+        """Bytes of temporary memory of a call."""
         arguments, _ = self._arguments({}, sizes)
         size = ctypes.c_size_t()
         options = run_options(threads)
@@ -262,9 +261,9 @@ class Kernel(Call):
 def compile(
     problem: str | Problem, schedule: str | None = None, context: Context | None = None
 ) -> Kernel:
-    """Gives a kernel for a problem: from memory, else from the disk cache, else newly compiled.
+    """Returns a kernel for a problem: from memory, else from the disk cache, else newly compiled.
 
-    schedule: text such as "strategy=q_lanes,lanes=8,…". Numbers that it lacks are those of attune's choice. None lets
-        attune choose, or take what tuning found.
+    schedule: text such as "strategy=q_lanes,lanes=8,…". attune chooses the numbers that it lacks. None: the tuned
+        schedule if there is one, else attune's choice.
     """
     return Kernel(as_problem(problem), schedule, as_context(context))

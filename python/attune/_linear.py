@@ -109,27 +109,27 @@ def linear_attention(
         out = scale S^T q, then norm and gate if they are given
 
     q is [batch, length, heads, dim], k [batch, length, k_heads, dim], v [batch, length, v_heads, dim_v]; with
-        cu_seqlens [tokens, heads, dim], sequence b having the tokens from cu_seqlens[b] to before cu_seqlens[b + 1].
+        cu_seqlens [tokens, heads, dim], where sequence b has the tokens from cu_seqlens[b] to before cu_seqlens[b + 1].
         They are f32, bf16 or f16. One of the numbers of heads of q and v divides the other; k_heads divides v_heads.
-    decay: of the gated rules, logarithms, above 0 the state grows: [batch, length, v_heads], or [.., v_heads, dim] for
-        one of each row of the state. f32, bf16 or f16.
-    beta: of the delta rules: [batch, length, v_heads], or [.., 1] for all heads. Without it 1.
+    decay: for the gated rules, logarithms: [batch, length, v_heads], or [.., v_heads, dim] for one of each row of the
+        state. f32, bf16 or f16. Above 0 the state grows.
+    beta: for the delta rules: [batch, length, v_heads], or [.., 1] for all heads; by default 1.
     state: f32 or bf16, [batch, v_heads, dim, dim_v], with state_ids [states, …]. It is changed in place. None: zeros,
         in a new f32 tensor.
     scale: by default 1 / sqrt(dim).
     qk_norm_eps: rows of q and k are divided by sqrt(sum of x^2 + qk_norm_eps) first; 0: they are not.
     norm_weights, norm_eps: rows of out are divided by sqrt(mean of x^2 + norm_eps) and multiplied by the weights
         [dim_v], which are of the type of q: an RMS norm. Without weights there is none.
-    gate: of the shape and type of out, which is multiplied by gate_function of it: "silu", g / (1 + exp(-g)), as in
+    gate: g, of the shape and type of out. out is multiplied by gate_function of it: "silu", g / (1 + exp(-g)), as in
         Qwen3-Next, or "sigmoid", 1 / (1 + exp(-g)), as in Kimi Linear.
-    state_ids: [batch], which state each sequence has; no two the same.
+    state_ids: [batch], the state of each sequence, all different.
     out: [batch, length, max(heads, v_heads), dim_v]; allocated if it is not given, torch's if q is a torch tensor.
     reproducible: True: a prompt has the same bits however it is cut into calls. Otherwise it is computed in chunks of 8
         tokens, which is faster, and has the same bits for cuts at multiples of 8 tokens.
     threads, runner: as in attune.Attention.run.
 
-    A sequence has the same bits whatever else is in the batch. With norm or gate, out is rounded to its type before
-    them, too, as models do it: in f16 a number above 65504 before the norm is infinite, and the norm makes NaN of it.
+    A sequence has the same bits in every batch. With norm or gate, out is rounded to its type before and after them, as
+    in models: in f16 a number above 65504 before the norm becomes infinite, and NaN after it.
     """
     if not has_linear:
         raise UnsupportedError(f"the loaded library, attune {version}, has no attune/linear.h", 5)

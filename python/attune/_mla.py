@@ -75,17 +75,17 @@ class MLA:
         pages = torch.zeros(num_pages, 64, block.width, dtype=torch.bfloat16)
         out = block.run(x, pages, cos, sin, kv_lens=lens, block_table=table, cu_seqlens=starts)
 
-    weights: a layer's, by the names of transformers: q_proj.weight, or q_a_proj.weight, q_a_layernorm.weight and
+    weights: a layer's, with transformers' names: q_proj.weight, or q_a_proj.weight, q_a_layernorm.weight and
         q_b_proj.weight; kv_a_proj_with_mqa.weight, kv_a_layernorm.weight, kv_b_proj.weight, o_proj.weight; and biases
         of q_a_proj, kv_a_proj_with_mqa and o_proj. All of one dtype, f32, bf16 or f16, which is that of x, cache and
         out, too. They are copied.
-    page_size: rows of a page of the cache, a multiple of 16. 0: the rows of each sequence lie together.
+    page_size: rows of a page of the cache, a multiple of 16. 0: the cache is contiguous.
     rope_interleaved: columns 2 i and 2 i + 1 are a pair, as in DeepSeek's weights; False: i and i + half.
     softmax_scale: by default 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim). A model with YaRN multiplies it by
         mscale^2.
     form: "absorbed", "unabsorbed", or "by_cost": the one with fewer multiply-adds, for each sequence (attune/mla.h).
-    reproducible: a row has the same bits in every batch and chunk. Needs a form other than by cost.
-    has_ids: steps may list the keys of their tokens, as DeepSeek-V3.2 does. Not with form="unabsorbed".
+    reproducible: a row has the same bits in every batch and chunk. Not with form="by_cost".
+    has_ids: steps may list the keys of their tokens, as in DeepSeek-V3.2. Not with form="unabsorbed".
 
     width is the number of columns of a row of the cache, kv_lora_rank + qk_rope_head_dim.
     """
@@ -202,18 +202,18 @@ class MLA:
         threads: int = 0,
         runner: Any = None,
     ) -> Any:
-        """Appends the tokens x to the cache, and gives their outputs.
+        """Appends the tokens x to the cache, and returns their outputs.
 
-        x: [batch, length, embed_dim]; with cu_seqlens [tokens, embed_dim], sequence b having the tokens from
+        x: [batch, length, embed_dim]; with cu_seqlens [tokens, embed_dim], where sequence b has the tokens from
             cu_seqlens[b] to before cu_seqlens[b + 1].
         cache: [pages, page_size, width], or without pages [batch, rows, width]. Rows of the new tokens are written.
         cos, sin: f32 [positions, qk_rope_head_dim / 2].
         kv_lens: [batch], the tokens of each sequence, new ones included. None without pages: all rows of the cache.
         block_table: [batch, pages], the pages of each sequence.
         positions: [tokens], each new token's row of cos and sin; None: its place in its sequence.
-        kv_ids: int32 [batch, length, ids], with cu_seqlens [tokens, ids]: the keys that each token attends to, numbers
-            of tokens of its sequence, new ones included. None: a token attends to itself and all before it.
-        kv_id_lens: int32, as kv_ids without its last dim: how many keys each list has. None: lists are full.
+        kv_ids: int32 [batch, length, ids], with cu_seqlens [tokens, ids]: the keys to which each token attends, as
+            numbers of tokens in its sequence, new ones included. None: a token attends to itself and all before it.
+        kv_id_lens: int32, the shape of kv_ids without its last dim: the length of each list. None: lists are full.
         threads, runner: as in attune.Attention.run.
         """
         step = sized(MlaStep)

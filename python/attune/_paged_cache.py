@@ -23,19 +23,19 @@ class _Sequence:
 
 
 class PagedCache:
-    """The cache of an `Attention` with kv="paged", and which sequence has which of its pages.
+    """The cache of an `Attention` with kv="paged", with the pages of each sequence.
 
         cache = attune.PagedCache(attention, num_pages=1024)
         cache.append("a", len(prompt))
         out = attention.run(q, k, v, cu_seqlens_q=[0, len(prompt)], **cache.batch(["a"]))
 
-    A sequence is named by anything that can be a key of a dict. Pages of a prefix are shared by fork(), and a shared
-    page is copied before a sequence is given room in it. One thread at a time may change the cache, and none while a
-    step runs on it.
+    The name of a sequence is anything that can be a key of a dict. fork() shares the pages of a prefix; append() copies
+    a shared page before it makes room in it. One thread at a time may change the cache, and none while a step runs on
+    it.
 
-    like: a tensor of the kind that the cache shall have: torch's, or a NumPy dtype for bf16. Without it NumPy's.
-    k_cache, v_cache, k_scale, v_scale: the tensors, None where the attention has none. They are not initialised. Scales
-    of heads and channels belong to no page and are NaN: fill them before the first step.
+    like: a tensor: the cache has torch tensors if it is one, otherwise NumPy arrays, in bf16 of its dtype.
+    k_cache, v_cache, k_scale, v_scale: the tensors, None if the attention has none. They are not initialised. Scales of
+    heads and channels belong to no page and are NaN: set them before the first step.
     """
 
     def __init__(self, attention: Attention, num_pages: int, *, like: Any = None) -> None:
@@ -66,7 +66,7 @@ class PagedCache:
 
     @property
     def free_pages(self) -> int:
-        """How many pages no sequence has."""
+        """The number of pages that no sequence has."""
         return len(self._free)
 
     @property
@@ -98,9 +98,9 @@ class PagedCache:
                 self._free.append(page)
 
     def append(self, seq: Hashable, n: int = 1) -> None:
-        """Makes room for n more tokens of a sequence, which begins if it is new: the next step writes them.
+        """Makes room for n more tokens of a sequence, an old or a new one: the next step writes them.
 
-        Raises OutOfMemoryError if there are too few pages; nothing has changed then.
+        Raises OutOfMemoryError if there are too few pages; then nothing has changed.
         """
         n = integer(n, "n", 0, _MOST)
         sequence = self._sequences.get(seq) or _Sequence()
@@ -123,7 +123,7 @@ class PagedCache:
         self._sequences[seq] = sequence
 
     def truncate(self, seq: Hashable, length: int) -> None:
-        """Keeps the first tokens of a sequence, as after a rejected draft, and takes back the pages of the rest."""
+        """Cuts a sequence to its first `length` tokens, as after a rejected draft, and frees the pages of the rest."""
         sequence = self._of(seq)
         sequence.length = integer(length, "length", 0, sequence.length)
         count = -(-sequence.length // self.page_size)
@@ -153,7 +153,7 @@ class PagedCache:
         return result
 
     def batch(self, seqs: Iterable[Hashable]) -> Dict[str, Any]:
-        """What `Attention.run` needs of the cache for these sequences, by name: the caches, kv_lens, block_table."""
+        """The arguments of `Attention.run` for these sequences: the caches, kv_lens, block_table."""
         those = [self._of(seq) for seq in seqs]
         columns = max([len(one.pages) for one in those], default=0) or 1
         lens = self._integers([one.length for one in those], (len(those),))

@@ -24,16 +24,16 @@ def _destroy(pointer: ctypes.c_void_p, context: Context) -> None:
 class Plan(Call):
     """One handle for a call whose sizes vary: prompts of all lengths, then tokens one by one.
 
-    The problem leaves seq_q, seq_kv or both open (``seq_q=DYNAMIC``). Kernels are compiled when first needed: of their
-    own for few rows and for many, and for lengths that come back. Batch, heads and strides may vary from call to call.
+    The problem leaves seq_q, seq_kv or both open (``seq_q=DYNAMIC``). Kernels are compiled when first needed: one for
+    few rows, one for many, and more for lengths that repeat. Batch, heads and strides may vary from call to call.
 
-    specialise: compile kernels for lengths that come back; False never does.
-    repeats: so many calls in a row with the same lengths bring such a kernel. Where the layers of a model share a plan,
-    more than there are layers; 3 is for a plan of one layer.
-    background: a thread of its own compiles; meanwhile calls go on with the kernel that there is.
-    least_gain: lengths get a kernel only if it is expected to be so many percent faster.
-    deadline_us: no call waits longer for a compile than so many microseconds, up to 60,000,000; 0: never. Tier 0
-    computes meanwhile. None: as ATTUNE_DEADLINE_US says, else as long as it takes.
+    specialise: False: never compile a kernel for lengths that repeat.
+    repeats: calls in a row with the same lengths after which these get a kernel. If the layers of a model share a plan,
+        set it to more than the number of layers; 3 is for a plan of one layer.
+    background: compile kernels for which there is a fallback in a thread of its own. No call waits for them.
+    least_gain: compile for lengths only if that is expected to be so many percent faster.
+    deadline_us: the most microseconds that a call waits for a compile, up to 60,000,000; then a fallback computes. 0:
+        it never waits. None: ATTUNE_DEADLINE_US, else as long as it takes.
     """
 
     def __init__(

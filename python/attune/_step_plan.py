@@ -17,15 +17,13 @@ _READY = 8  # forms of a layer's tensors that a plan remembers
 
 
 class StepPlan:
-    """A step whose lengths and tables are checked and divided once, by Attention.plan(), and which each layer then runs
-    on tensors of its own.
+    """A step that Attention.plan() has checked and divided into tasks, for all layers to run on tensors of their own.
 
         plan = attention.plan(cu_seqlens_q=starts, kv_lens=lens, block_table=table, num_pages=pages)
         for layer in layers:
             out = plan.run(q, k, v, k_cache=layer.k_cache, v_cache=layer.v_cache)
 
-    The plan has copies of the lists. Any number of threads may run it at once. It is freed when nobody uses it any
-    more.
+    The plan has copies of the lists. Any number of threads may run it at once.
     """
 
     def __init__(self, attention: Attention, step: Step, sizes: Dict[str, int], kept: list) -> None:
@@ -69,7 +67,7 @@ class StepPlan:
         **bindings: Any,
     ) -> Any:
         """Equals Attention.run() of a step with the plan's lists, bit for bit. Caches have at least as many pages as
-        the plan was made for. The tensors of each run may lie elsewhere and have other strides."""
+        the plan was made for. Each run may have other tensors, with other strides."""
         attention = self._attention
         kept: list = []
         given = dict(

@@ -26,8 +26,8 @@ _LARGE = (-(2**63), 2**63 - 1)
 
 
 class CacheSize(NamedTuple):
-    """How large the caches are: bytes of each tensor (0: there is none), and a row of one key of one head, in elements,
-    or in bytes where rows are stored as bytes (i4, inline scales)."""
+    """The size of caches: the bytes of each tensor (0: there is none), and the length of a row, one key of one head, in
+    elements, or in bytes for i4 and inline scales."""
 
     k_bytes: int
     v_bytes: int
@@ -140,34 +140,34 @@ def _check_list(lent: _Lent, name: str) -> None:
 
 
 class Attention:
-    """Attention as an engine runs it: described once, then run on the tensors of each step.
+    """Attention for engines: described once, then run on the tensors of each step.
 
         attention = attune.Attention(num_heads=32, num_kv_heads=8, head_dim=128, dtype="bf16", is_causal=True,
                                      kv="paged", page_size=16, appends=True)
         cache = attune.PagedCache(attention, num_pages=1024)
         out = attention.run(q, k, v, cu_seqlens_q=starts, **cache.batch(sequences))
 
-    num_heads, num_kv_heads, head_dim, head_dim_v: 0 means num_heads, and head_dim.
+    num_heads, num_kv_heads, head_dim, head_dim_v: num_kv_heads is by default num_heads, head_dim_v is head_dim.
     dtype: of q, k, v and out: "f32", "f16", "bf16" or "f64", or a dtype of NumPy or torch.
     layout: the order of dimensions. "thd": [tokens, heads, dim], sequences one after the other as cu_seqlens_q says.
         "bshd": [batch, seq, heads, dim]. "bhsd": [batch, heads, seq, dim].
     is_causal: a query attends to no key after it; the last query of a sequence is at its last key.
-    window_left, window_right: keys before and after the query that it attends to; -1: all.
+    window_left, window_right: the number of keys before and after a query to which it attends; -1: all.
     softmax_scale: by default 1 / sqrt(head_dim).
-    kv: where keys and values are. "tensors": k and v of the step are all of them. "cache": k_cache and v_cache,
+    kv: where keys and values are. "tensors": in k and v of the step. "cache": in k_cache and v_cache,
         [batch, seq, kv_heads, dim], with "bhsd" [batch, kv_heads, seq, dim]; not with "thd". "paged": the same in
         pages, [pages, page_size, kv_heads, dim], with "bhsd" [pages, kv_heads, page_size, dim].
     kv_dtype, kv_scales: of the caches, also "i8", "f8" and "i4", with the scales "head", "token", "group" …
         (attune/types.h).
-    appends: k and v of a step are written behind each sequence's cached keys, and then attended to with them.
-    has_lse: a step also gives the logarithm of the sum of exponentials.
+    appends: a step first writes its k and v after each sequence's cached keys.
+    has_lse: a step also returns the logarithm of the sum of exponentials.
     reproducible: a row has the same bits in every batch, chunk and kind of step.
-    extra: more of the problem, as text ("logits_soft_cap=30,sinks=1") or as a dict of fields.
-    deadline_us: microseconds that a step may wait for a compile, up to 60,000,000; a fallback computes meanwhile. 0: it
-        never waits. None: as ATTUNE_DEADLINE_US says, else as long as it takes.
+    extra: other fields of the problem, as text ("logits_soft_cap=30,sinks=1") or as a dict.
+    deadline_us: the most microseconds that a step waits for a compile, up to 60,000,000; then a fallback computes. 0:
+        it never waits. None: ATTUNE_DEADLINE_US, else as long as it takes.
 
-    Kernels are compiled when the first step of a kind comes, or by prepare(). Any number of threads may run steps at
-    once. close(), or the end of a `with` block, frees it when the last running step has ended.
+    Kernels are compiled by the first step of a kind, or by prepare(). Any number of threads may run steps at once.
+    close(), or the end of a `with` block, frees it when the last running step has ended.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class Attention:
 
     @property
     def problem(self) -> Problem:
-        """The problem that it solves, which `attune.explain` and the command take."""
+        """The problem, for `attune.explain` and the command."""
         return self._problem
 
     # ---- A step ----
@@ -452,21 +452,21 @@ class Attention:
     ) -> Any:
         """Computes a step, appends if the attention does, and returns `out`, or (out, lse) with has_lse.
 
-        Tensors are NumPy arrays, torch CPU tensors or anything with ``__dlpack__``. They are used where they lie, with
-        any strides but those of rows, and never copied. Everything is checked before anything is written.
+        Tensors are NumPy arrays, torch CPU tensors or anything with ``__dlpack__``, and are never copied. Rows must be
+        contiguous; other strides are free. Everything is checked before anything is written.
 
         q, out: in the attention's layout. out is allocated if it is not given: torch's if q is a torch tensor.
         k, v: kv="tensors": the keys. appends: those to append, as many as queries.
         k_cache, v_cache, k_scale, v_scale: the caches, written to only if the attention appends. Scales are f32: of
             heads [kv_heads], of tokens [batch or pages, kv_heads, keys], of groups with one dim more.
         lse: [batch, heads, seq], with "thd" [heads, tokens].
-        cu_seqlens_q, cu_seqlens_kv: "thd": [batch + 1]; sequence b has the tokens from cu_seqlens_q[b] on and before
-            cu_seqlens_q[b + 1]. cu_seqlens_kv is that of k and v with kv="tensors"; without it the same.
+        cu_seqlens_q, cu_seqlens_kv: "thd": [batch + 1]; sequence b has the tokens from cu_seqlens_q[b] to before
+            cu_seqlens_q[b + 1]. cu_seqlens_kv is that of k and v with kv="tensors", by default cu_seqlens_q.
         kv_lens: caches: [batch], the keys of each sequence, appended ones included.
         block_table: paged: [batch, max_pages], the pages of each sequence; or a list of lists of any lengths.
         threads: the most threads that may work, the caller included; 0 means all of the context's.
         runner: the host's threads, such as attune.torch.runner(); None: those of the context.
-        bindings: the tensors that `extra` asks for, by name: sinks, attn_bias, cos …
+        bindings: the tensors that `extra` needs, by name: sinks, attn_bias, cos …
         """
         handle = self._open()
         given = dict(
@@ -509,12 +509,12 @@ class Attention:
         seq_q: int = 0,
         seq_kv: int = 0,
     ) -> StepPlan:
-        """Checks and divides the work of a step once, for layers that run it on tensors of their own.
+        """Checks a step and divides its work once, for layers that run it on tensors of their own.
 
         cu_seqlens_q, cu_seqlens_kv, kv_lens, block_table: as in run(). They are copied.
-        num_pages: paged: pages that the caches of each layer have, or more.
-        batch: the number of sequences, where no list says it. seq_q, seq_kv: "bshd" and "bhsd": the queries of each
-            sequence, and the keys that k or the cache has for each.
+        num_pages: paged: the pages of each layer's caches, at least.
+        batch: the number of sequences, if no list has it. seq_q, seq_kv: "bshd" and "bhsd": the queries of each
+            sequence, and the keys of each in k or in the cache.
         """
         given = dict(cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, kv_lens=kv_lens, block_table=block_table)
         lists = {name: _list_of(value, name) for name, value in given.items() if value is not None}
@@ -534,12 +534,12 @@ class Attention:
     # ---- The rest ----
 
     def prepare(self) -> None:
-        """Compiles the kernels for decoding and for prompts now, or takes them from the cache: no step waits then."""
+        """Compiles the kernels for decoding and prompts now, or loads them from the cache, so that no step waits."""
         handle = self._open()
         check(lib.attune_attention_prepare(handle.pointer))
 
     def cache_size(self, pages: int, seq_kv: int = 0) -> CacheSize:
-        """The size of contiguous caches of so many pages, or (kv="cache") of so many sequences of seq_kv keys."""
+        """The size of contiguous caches of `pages` pages, or with kv="cache" of `pages` sequences of seq_kv keys."""
         size, handle = sized(CacheBytes), self._open()
         pages, seq_kv = integer(pages, "pages", 0, _LARGE[1]), integer(seq_kv, "seq_kv", 0, _LARGE[1])
         check(quick.attune_attention_cache_size(handle.pointer, pages, seq_kv, ctypes.byref(size)))

@@ -1,4 +1,4 @@
-"""What the command does, from Python: info, warm, tune, check, explain."""
+"""Functions of the command in Python: info, warm, tune, check, explain."""
 
 from __future__ import annotations
 
@@ -71,18 +71,18 @@ def warm(
 class TuneResult(NamedTuple):
     """The outcome of a search."""
 
-    schedule: str  #: the best one found; the one that the search began with unless is_faster
-    is_faster: bool  #: beyond doubt
+    schedule: str  #: the best one found; the first one unless is_faster
+    is_faster: bool  #: significantly
     ratio: float  #: time of the best one / time of the first one
     ratio_low: float
     ratio_high: float
     measured: int  #: schedules timed
     space: int  #: schedules that the model proposed
-    seconds: float  #: that the search took
+    seconds: float  #: of the search
     threads: int
     seconds_before: float  #: of a call; 0: not measured
     seconds_after: float
-    interrupted: float  #: part of the measurements that another program disturbed
+    interrupted: float  #: share of the measurements that another program disturbed
 
 
 def tune(
@@ -92,8 +92,8 @@ def tune(
     sizes: Mapping[str, int] | None = None,
     context: Context | None = None,
 ) -> TuneResult:
-    """Searches for a faster schedule by measuring, on random tensors. compile() gives the winner from then on, in
-    other processes too.
+    """Searches for a faster schedule by measuring, on random tensors. compile() uses the winner from then on, in other
+    processes, too.
 
     seconds: how long to search. sizes: those that the problem leaves open, as {"seq_kv": 1024}; 64 by default.
     """
@@ -164,8 +164,7 @@ def check(
     """Runs a kernel and the interpreter of its IR on random tensors. Raises CheckFailedError unless all bits agree.
 
     The interpreter checks every access to memory. It is slow: minutes for long sequences. max_error compares `out` with
-    a kernel for the same problem in f64. `attune-lab check` of the command has references of its own and random
-    problems. """
+    a kernel for the same problem in f64. The command `attune-lab check` also has references and random problems."""
     problem, context = as_problem(problem), as_context(context)
     kernel = Kernel(problem, schedule, context)
     used = str(kernel.info["schedule"])
@@ -192,7 +191,7 @@ def _reasons(problem: Problem, context: Context) -> Iterator[str]:
 
 
 def explain(problem: str | Problem, schedule: str | None = None, context: Context | None = None) -> str:
-    """Text about how a problem is computed: schedule, model of its cost, work and tensors. Compiles nothing."""
+    """How a problem is computed, as text: schedule, modelled cost, work and tensors. Compiles nothing."""
     problem, context = as_problem(problem), as_context(context)
     prediction = sized(Prediction)
     arguments = (context._pointer, problem._struct, schedule_of(schedule), _byref(prediction))

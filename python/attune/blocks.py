@@ -7,7 +7,7 @@
 
 q is [batch, heads, queries, dim], k and v are [batch, kv_heads, keys, dim]: NumPy arrays or torch CPU tensors of f32,
 f16, bf16 or f64. Row block r has the queries from r * block_size on, key block c the keys from c * block_size on; the
-last ones may be short. Blocks are counted from the first query and from the first key, whatever is_causal means. All
+last ones may be short. Blocks are counted from the first query and from the first key, also with is_causal. All
 functions are thread-safe.
 """
 
@@ -210,19 +210,19 @@ def attention(
     out: Any = None,
     threads: int = 0,
 ) -> Any:
-    """softmax(softmax_scale * q k^T) v, of the keys in the chosen blocks only. The others are not read.
+    """softmax(softmax_scale * q k^T) v over the keys in the chosen blocks. Others are not read.
 
-    blocks: which key blocks each row block attends to, in one of three forms.
-        bool [heads, row blocks, key blocks]; heads may be 1, and a batch may stand before them.
-        Integers [heads, row blocks, n]: the numbers of key blocks, in any order; -1 fills a list up.
+    blocks: the key blocks to which each row block attends, in one of three forms.
+        bool [heads, row blocks, key blocks], or with a batch before; heads may be 1.
+        Integers [heads, row blocks, n]: the numbers of key blocks, in any order, with -1 in unused places.
         (indptr, indices), as in CSR: row block r of head h has the key blocks indices[indptr[i]] to before
-            indices[indptr[i + 1]], with i = h * row_blocks + r. With row_blocks + 1 elements it is of all heads.
-    is_causal: also, a query attends to no key after its own position; the last query is at the last key.
+            indices[indptr[i + 1]], with i = h * row_blocks + r. An indptr of row_blocks + 1 elements is for all heads.
+    is_causal: a query also attends to no key after its own position; the last query is at the last key.
     softmax_scale, out, threads: as in attune.attention.
 
     A query without visible keys gives 0. Returns out: a torch tensor if q is one, else a NumPy array. The result is
-    that of attune.attention with the same blocks as attn_mask. Heads that share keys have lists of their own; a call
-    takes a time in proportion to the blocks that are shown.
+    that of attune.attention with the same blocks as attn_mask. Heads that share keys may have different blocks. The
+    time of a call is proportional to the number of chosen blocks.
     """
     queries, keys = _sizes(q, k, v, block_size)
     causal = flag(is_causal, "is_causal")
@@ -294,12 +294,12 @@ def scores(
     threads: int = 0,
     runner: Any = None,
 ) -> Any:
-    """How much each key block matters to each row block: an estimate for f32 [batch, heads, row blocks, key blocks].
+    """Estimates how much each key block matters to each row block: f32 [batch, heads, row blocks, key blocks].
 
-    It is the one of XAttention (Xu et al., 2025): in each square of stride x stride queries and keys only the scores of
-    the antidiagonal are summed, softmax over those sums stands for softmax over the scores, and an element is the mean
-    of its probabilities over the squares of the row block. So a row block adds up to 1 if each of its squares has a
-    visible key. It costs 1 / stride of the products of all scores. Tokens that fill the last square up count as zeros.
+    This is XAttention's estimate (Xu et al., 2025): the softmax is taken over sums of scores, where each sum has the
+    antidiagonal of a square of stride x stride queries and keys. So it computes 1 / stride of all products. An element
+    is the mean of a key block's probabilities over the squares of the row block; a row block adds up to 1 if each of
+    its squares has a visible key. Tokens that the last square lacks count as zeros.
 
     stride divides block_size. With is_causal the last query is at the last key, and the difference of both lengths must
     be a multiple of stride. softmax_scale: of the attention that is estimated, by default 1 / sqrt(dim).
@@ -336,11 +336,11 @@ def scores(
 
 
 def choose(shares: Any, *, share: float = 0.9, is_causal: bool = False) -> np.ndarray:
-    """The fewest key blocks of each row block whose `shares` add up to at least `share` of their sum.
+    """Chooses the fewest key blocks of each row block whose `shares` add up to at least `share` of their sum.
 
-    shares: of attune.blocks.scores, [..., row blocks, key blocks]. Of equal shares the first block is taken. The first
-    key block, and with is_causal the last one of a row block that has a share or lies on the diagonal, are always among
-    them. Returns bool of the same shape, a NumPy array, which attune.blocks.attention takes.
+    shares: from attune.blocks.scores, [..., row blocks, key blocks]. Of two equal shares the first one is chosen. The
+    first key block is always chosen, and with is_causal also the last one of a row block that has a share or lies on
+    the diagonal. Returns a NumPy array of bool of the same shape, for attune.blocks.attention.
     """
     share = number(share, "share")
     if not 0 <= share <= 1:

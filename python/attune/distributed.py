@@ -6,8 +6,8 @@
     client = Client(LocalCluster())                  # or any other cluster
     found = attune.distributed.sweep("seq_q=128:4096:*2,head_dim=64,num_heads=8", client, output="out.json")
 
-Workers run the command `attune`. On each machine one measurement runs at a time, however many workers it has. What a
-worker that dies was doing is done again by another one.
+Workers run the command `attune`. Each machine runs one measurement at a time, however many workers it has. If a worker
+dies, another one repeats its task.
 """
 
 from __future__ import annotations
@@ -305,8 +305,8 @@ def sweep(
     command: Optional[str] = None,
     workers: Any = None,
 ) -> Dict[str, Any]:
-    """Measures each problem of a grid once, on whichever worker is free. Returns the JSON document of
-    `attune sweep merge`: each result has the header of its machine, and results of one machine stand together.
+    """Measures each problem of a grid once, on any worker. Returns the JSON document of `attune sweep merge`: each
+    result has the header of its machine, and the results are ordered by machine.
 
     grid: text as for `attune sweep`, or several. output: a file that is written every second and at the end; one that
     has results is continued with the problems that no machine has measured. threads, samples, sizes, cold_data,
@@ -369,12 +369,12 @@ def tune(
     command: Optional[str] = None,
     workers: Any = None,
 ) -> Dict[str, Any]:
-    """Tunes each problem once, on whichever worker is free. The results of all machines flow together in the tuning
-    database of the client's cache, and with `share` from there into those of the workers: of all, or if `workers` names
-    some, of those that have tuned. A database that cannot take them in is named in a warning.
+    """Tunes each problem once, on any worker. The results of all machines are merged into the tuning database of the
+    client's cache, and with `share` from there into those of the workers: of all, or if `workers` names some, of those
+    that have tuned. A warning names a database that cannot be merged into.
 
-    seconds: for each problem. Returns {"results": […]}, each as `attune tune --json` gives it, with the header of its
-    machine: what was tuned on one kind of machine is used on that kind only."""
+    seconds: for each problem. Returns {"results": […]}, each like the output of `attune tune --json`, with the header
+    of its machine. A tuned schedule is used only on the kind of machine on which it was tuned."""
     options = [f"--budget={seconds}", f"--threads={threads}", *_sizes(sizes)]
     calls = {str(Problem(text)): (text, options, command) for text in _texts(problems, "problems")}
     rows: List[Row] = []

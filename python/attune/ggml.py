@@ -23,15 +23,14 @@ __all__ = ["library_path", "load"]
 
 
 def library_path() -> str:
-    """The path of libggml-attune.so: ATTUNE_GGML_LIBRARY, else beside the libattune.so that is asked for, in the
-    package, or in a source tree."""
+    """The path of libggml-attune.so: ATTUNE_GGML_LIBRARY, else next to ATTUNE_LIBRARY, in the package, or in a source
+    tree."""
     return _adapter.path("ggml", "libggml-attune.so")
 
 
 def load() -> None:
     """Loads the plug-in into the ggml of this process, which llama_cpp has loaded. RuntimeError: there is no ggml, or
-    it refused the plug-in; its log says why. Models that exist already do not use it. A second call changes
-    nothing."""
+    it refused the plug-in; its log says why. Only models that are made later use it. A second call changes nothing."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     found = re.search(r"(/\S*/libggml\.so\S*)$", maps, re.M)
     if not found:

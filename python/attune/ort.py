@@ -5,9 +5,9 @@
     attune.ort.register(options)                        # the execution provider: ONNX Runtime 1.24 or newer
     session = onnxruntime.InferenceSession("model.onnx", options)
 
-attune computes the nodes that it can, and ONNX Runtime computes the others. register_ops() does the same by custom
-operators, for ONNX Runtime from 1.17 on: then attune computes all nodes of these operators, and a session is refused if
-it cannot. All work is done on ONNX Runtime's threads. stats() tells what ran.
+attune computes the nodes that it supports, and ONNX Runtime computes the others. register_ops() adds custom operators
+instead, for ONNX Runtime from 1.17 on: attune then computes all nodes of these operators, and creating a session fails
+if it does not support one. All work is done on ONNX Runtime's threads. stats() counts what ran.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ _loaded: Optional[ctypes.CDLL] = None
 
 
 def library_path() -> str:
-    """The path of libattune-ort.so: ATTUNE_ORT_LIBRARY, else beside the libattune.so that is asked for, in the package,
-    or in a source tree."""
+    """The path of libattune-ort.so: ATTUNE_ORT_LIBRARY, else next to ATTUNE_LIBRARY, in the package, or in a source
+    tree."""
     return _adapter.path("ort")
 
 
 def register(options: Any, blocks: bool = True, context_pack: Optional[str] = None) -> None:
     """Adds attune's execution provider to SessionOptions, before the CPU's. The first call registers the library with
-    ONNX Runtime, for the whole process. blocks=False: attention alone, without the products before and after it.
-    context_pack: the signed pack of kernels for a model with EPContext nodes, if the options ask for one."""
+    ONNX Runtime, for the whole process.
+
+    blocks: False: attention alone, without the projections before and after it.
+    context_pack: a signed pack of kernels, for options with ep.context_enable (docs/onnxruntime.md)."""
     import onnxruntime
 
     global _registered

@@ -1,4 +1,4 @@
-"""Pictures of what attune's commands write, by matplotlib (pip install attune[plot]).
+"""Pictures of files that attune's commands wrote, by matplotlib (pip install './python[plot]').
 
     python3 -m attune.plot weights heads.npy -o heads.png          # attune run … --write weights=heads.npy
     python3 -m attune.plot sweep out.json -o sweep.svg             # attune sweep -o out.json …
@@ -6,8 +6,8 @@
     python3 -m attune.plot bench bench.json -o share.svg           # attune bench --json … >bench.json
     python3 -m attune.plot cliffs cliffs.json -o cliffs.svg        # make cliffs
 
-Each function takes what the command wrote and gives a matplotlib figure, which is the caller's to change, save or show.
-They open no window and need no library of attune's. Bad input raises ValueError with one sentence.
+Each function takes the data of such a file and returns a matplotlib figure to change, save or show. None opens a
+window. Bad input raises ValueError with one sentence.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def sweep(document: Dict[str, Any], x: Optional[str] = None, y: str = "fraction_
 
 
 def bench(document: Dict[str, Any], y: str = "fraction_of_peak") -> Figure:
-    """A bench: a bar for each problem, by default its share of the peak that was probed beside it."""
+    """A bench: a bar for each problem, by default its share of the peak that was probed in the same run."""
     results = _results(document)
     if not any(_is_number(result.get(y)) for result in results):
         raise ValueError(f"no result has {y!r}")

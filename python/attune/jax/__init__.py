@@ -3,7 +3,7 @@
     import attune.jax
     out = attune.jax.attention(query, key, value, is_causal=True)
 
-It goes through jit, vmap, grad and shard_map. All work is done on XLA's threads.
+jit, vmap, grad and shard_map work. Attention runs on XLA's threads.
 """
 
 from __future__ import annotations
@@ -18,6 +18,6 @@ __all__ = ["attention", "linear_attention", "stats"]
 
 
 def stats() -> Dict[str, int]:
-    """What happened in this process: "calls" of attune from XLA, "runs" of kernels (more than calls, where dims of vmap
-    could not become a part of the batch), "compiles", and "disk_hits"."""
+    """Counts of this process: "calls" of attune from XLA, "runs" of kernels (more than calls, if dims of vmap could not
+    become a part of the batch), "compiles", and "disk_hits"."""
     return _native.counts()

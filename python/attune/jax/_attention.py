@@ -187,14 +187,14 @@ def attention(
     without batch. Values may have another last dim. bias and mask are broadcastable to [batch, heads, queries, keys].
     A row without a visible key is 0, and -inf in the residual; so is a row from query_seq_lengths on.
 
-    Beyond that function: causal_align="bottom_right" puts the last query at the last key, for causality and windows;
-    "top_left", as in JAX, the first query at the first key. With logits_soft_cap scores become
-    logits_soft_cap * tanh(score / logits_soft_cap). sinks (float32 [heads]) is the logit of one more key,
-    whose value is 0. reproducible gives a row the same bits whatever the other sizes are. With return_residual the
-    second result is the logarithm of the sums, float32 (float64 for float64) of [batch, queries, heads].
+    Arguments that JAX's function lacks: causal_align="bottom_right" puts the last query at the last key, for causality
+    and windows; "top_left", as in JAX, the first query at the first key. With logits_soft_cap scores become
+    logits_soft_cap * tanh(score / logits_soft_cap). sinks (float32 [heads]) is the logit of one more key, whose value
+    is 0. reproducible gives a row the same bits whatever the other sizes are. With return_residual the second result is
+    the logarithm of the sums of exponentials, float32 (float64 for float64) [batch, queries, heads].
 
-    Everything that has a shape is traced; the other arguments are compiled in. What attune cannot compute raises a
-    TypeError, a ValueError or an attune.Error with one sentence."""
+    Arrays are traced; the other arguments are compiled in. Arguments that attune cannot compute raise a TypeError, a
+    ValueError or an attune.Error with one sentence."""
     is_single = jnp.ndim(query) == 3
     q, k, v = (_tokens(array, name) for array, name in ((query, "query"), (key, "key"), (value, "value")))
     _check_shapes(q, k, v)

@@ -30,11 +30,11 @@ def linear_attention(
     gate_function: str = "silu",
     reproducible: bool = False,
 ) -> Tuple[jax.Array, jax.Array]:
-    """Linear attention: (out, state), with the arguments of attune.linear_attention.
+    """Linear attention: (out, state), with the arguments of attune.linear_attention except those of ragged batches.
 
     q is [batch, length, heads, dim], k [batch, length, k_heads, dim], v [batch, length, v_heads, dim_v]. state is f32,
-    [batch, v_heads, dim, dim_v], zeros if it is not given; the state that is returned is another array. The other
-    arguments are numbers and words, which are not traced. It has no gradient.
+    [batch, v_heads, dim, dim_v], zeros if it is not given; the returned state is a new array. Numbers and words are not
+    traced. It has no gradient.
     """
     arrays = {"q": q, "k": k, "v": v, "decay": decay, "beta": beta, "norm_weights": norm_weights, "gate": gate}
     given: Dict[str, jax.Array] = {name: jnp.asarray(one) for name, one in arrays.items() if one is not None}

@@ -4,9 +4,9 @@
     evaluator = attune.onnx.evaluator(onnx.load("model.onnx"))
     outputs = evaluator.run(None, {"Q": q, "K": k, "V": v})
 
-evaluator is ONNX's own reference evaluator, whose FlexAttention is attune's: other operators run by NumPy. A node's
+evaluator is ONNX's reference evaluator, in which attune computes FlexAttention and NumPy the other operators. A node's
 subgraphs score_mod and prob_mod become functions of a kernel (docs/functions.md). flex_attention computes one node,
-function_text shows what its subgraph becomes. ONNX Runtime runs what rewrite makes of a model (docs/onnxruntime.md).
+function_text shows the function of its subgraph. rewrite makes a model that ONNX Runtime runs (docs/onnxruntime.md).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def _sizes_of(shape: Sequence[int]) -> Tuple[int, ...]:
 
 
 def function_text(graph: onnx.GraphProto, what: str, shape: Sequence[int]) -> Dict[str, Any]:
-    """What a subgraph becomes: {"text": …, "tensors": {name: array}, "tensor": their declarations}. `what` is score_mod
-    or prob_mod, `shape` that of the scores, [batch, heads, queries, keys]."""
+    """The function of a subgraph: {"text": …, "tensors": {name: array}, "tensor": their declarations}. `what` is
+    score_mod or prob_mod, `shape` that of the scores, [batch, heads, queries, keys]."""
     if what not in ("score_mod", "prob_mod"):
         raise InvalidArgumentError(f"what is {what!r}; it must be 'score_mod' or 'prob_mod'")
     if graph is None:

@@ -62,8 +62,8 @@ def rewrite(model: onnx.ModelProto, sizes: Optional[Mapping[str, int]] = None) -
     """The model with attune's own operator in place of each FlexAttention. A session loads it after
     attune.ort.register(options) or attune.ort.register_ops(options).
 
-    sizes: numbers for dims that the model leaves open, by their names. Functions that do not depend on such dims need
-    none. A call of other sizes than those that a node's functions are of is refused.
+    sizes: numbers for dims that the model leaves open, by their names; needed only if functions depend on these dims. A
+    call with other sizes is then refused.
     """
     if not isinstance(model, onnx.ModelProto):
         raise InvalidTypeError(f"model is {kind(model)}; it must be a model (onnx.ModelProto, as onnx.load gives it)")

@@ -4,14 +4,13 @@
     attune.torch.enable()            # until disable()
     with attune.torch.enable():      # until the end of the block
         model(...)
-    attune.torch.stats()             # what ran here, what ran as stock PyTorch, and why
+    attune.torch.stats()             # counts of calls that attune computed, and that ran as stock PyTorch, by reason
 
-Calls that attune does not support run as stock PyTorch, counted by reason in stats(). Calls that fail because something
-is broken, such as a missing code generator, run as stock too, with one warning; so do those whose kernel no cache has
-under ATTUNE_COMPILE=never. All of that work is done on PyTorch's threads.
+Calls that attune does not support run as stock PyTorch, counted by reason in stats(). Calls that fail, for example
+without a code generator, run as stock, too, with one warning. All calls run on PyTorch's threads.
 
 flash_attn_func, flash_attn_varlen_func and flash_attn_with_kvcache are FlashAttention's functions for tensors on the
-CPU. They have attune's own threads, as many as torch.get_num_threads() says.
+CPU. They run on attune's own threads, as many as torch.get_num_threads() says.
 """
 
 from __future__ import annotations
@@ -110,17 +109,17 @@ def enable(sdpa: bool = True, block: Union[bool, str] = True, reproducible: bool
     """Lets attune compute torch.nn.functional.scaled_dot_product_attention on the CPU (sdpa), and whole blocks of
     nn.MultiheadAttention and nn.TransformerEncoderLayer (block).
 
-    For the whole process, until disable(), or until the end of a `with` block. What is enabled already stays so, and
-    blocks may end in any order. The first call must not be made while another thread is within one of these operators.
+    It holds for the whole process, until disable() or the end of a `with` block; `with` blocks may be nested, and end
+    in any order. The first call must not be made while another thread is within one of these operators.
 
-    A row's bits do not depend on the batch that it is in. With reproducible=True they do not depend on the other rows
-    and lengths either, so a token alone has the bits that it has in a prompt; attune's own operators then do the same.
-    That costs some speed, most for single rows.
+    A row has the same bits in every batch. With reproducible=True they do not depend on the other rows and lengths
+    either, also in attune's own operators: a token alone has the bits that it has in a prompt. That costs speed, most
+    for single rows.
 
-    Weights of blocks are packed once, and again after they have changed. A change shows in PyTorch's version counter,
-    in the tensor's memory, or in a sample of its values, which finds whole tensors that are written through .data, by
-    NumPy or by another process. A change of a few values in such a way may not be found: call refresh(), or enable with
-    block="verify", which compares all values in every call."""
+    Weights of blocks are packed once, and again after they have changed. attune finds a change by PyTorch's version
+    counter, by the tensor's memory, and by a sample of its values. A few values that are written through .data, by
+    NumPy or by another process may not be found: call refresh() after that, or enable with block="verify", which
+    compares all values in every call."""
     if block not in (True, False, "verify"):
         raise ValueError(f"block is {block!r}, expected True, False or 'verify'")
     if block:
@@ -138,7 +137,7 @@ def enable(sdpa: bool = True, block: Union[bool, str] = True, reproducible: bool
 
 
 def disable() -> None:
-    """Everything runs as stock PyTorch again. Ends all `with` blocks of enable(), too."""
+    """Ends all that enable() has enabled, `with` blocks included: everything runs as stock PyTorch again."""
     with _lock:
         _set([])
 
@@ -151,8 +150,8 @@ def stats() -> Dict[str, int]:
 
 
 def refresh(module: Optional["_torch.nn.Module"] = None) -> None:
-    """Forgets the packed weights of one module, or of all: the next call packs them again. Needed only after changes
-    that PyTorch does not see; see enable()."""
+    """Frees the packed weights of one module, or of all: the next call packs them again. Needed only after changes that
+    attune may not find; see enable()."""
     _block.refresh(module)
 
 

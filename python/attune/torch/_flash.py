@@ -1,6 +1,6 @@
 """FlashAttention's functions by attune, with the signatures, layouts and meanings that its documentation gives them.
 
-Nothing is differentiated, dropout_p must be 0, and tensors are on the CPU. Dtypes and head dimensions are attune's."""
+They compute no gradients, dropout_p must be 0, and tensors are on the CPU. Dtypes and head dimensions are attune's."""
 
 from __future__ import annotations
 
@@ -104,12 +104,12 @@ def flash_attn_func(
     dropout_p: must be 0.
     softmax_scale: by default 1 / sqrt(dim).
     causal: the last query is at the last key: query i attends to the keys up to i + keys - seq.
-    window_size: (left, right): the keys that a query attends to before and after its position, -1 for all.
+    window_size: (left, right): the number of keys before and after its position to which a query attends; -1 for all.
     softcap: above 0: scores become softcap * tanh(score / softcap).
     alibi_slopes: f32 [heads] or [batch, heads]: -slope * |i + keys - seq - j| is added to the score of key j.
     deterministic: ignored: the same call always gives the same result.
-    return_attn_probs: gives (out, softmax_lse, S_dmask): softmax_lse is f32 [batch, heads, seq], and S_dmask, which
-        FlashAttention fills for its own tests with dropout, is empty.
+    return_attn_probs: returns (out, softmax_lse, S_dmask): softmax_lse is f32 [batch, heads, seq], and S_dmask is
+        empty.
 
     A query without a visible key gives 0, and -infinity in softmax_lse. The result is [batch, seq, heads, dim].
     """
@@ -146,9 +146,9 @@ def flash_attn_varlen_func(
     q: [tokens, heads, dim]; k, v: [keys, kv_heads, dim].
     cu_seqlens_q, cu_seqlens_k: int32 [batch + 1]: sequence b has the tokens from cu_seqlens[b] to before
         cu_seqlens[b + 1].
-    max_seqlen_q, max_seqlen_k: ignored: attune does not need to know them.
-    block_table: int32 [batch, pages of a sequence]: k and v are pages then, [pages, page_size, kv_heads, dim], of any
-        page_size, and cu_seqlens_k gives the keys of each sequence.
+    max_seqlen_q, max_seqlen_k: ignored.
+    block_table: int32 [batch, pages of a sequence]: k and v are then pages, [pages, page_size, kv_heads, dim], of any
+        page_size, and cu_seqlens_k has the keys of each sequence.
     return_attn_probs: softmax_lse is f32 [heads, tokens].
     """
     _check(dropout_p, q=q, k=k, v=v)
@@ -219,19 +219,19 @@ def flash_attn_with_kvcache(
     """Attention of q [batch, seq, heads, dim] to a cache, to which k and v are appended in place first.
 
     k_cache, v_cache: [batch, capacity, kv_heads, dim], or, with block_table, [pages, page_size, kv_heads, dim] of any
-        page_size. Other strides than those of rows are free.
+        page_size. Rows must be contiguous; other strides are free.
     k, v: [batch, new, kv_heads, dim], written from cache_seqlens on.
     rotary_cos, rotary_sin: [positions, rotary_dim / 2], of q's dtype; with k and v only. k is rotated for the positions
         from cache_seqlens on, and so is q with causal or a window; otherwise all of q for the position cache_seqlens.
         rotary_interleaved: pairs of columns are (0, 1), (2, 3) …; otherwise (0, rotary_dim / 2) …
     cache_seqlens: int or int32 [batch]: keys that the cache has before this call. None: all of it is keys.
-    cache_batch_idx: int32 [batch]: which sequence of the cache each one of q has. Distinct if keys are appended.
+    cache_batch_idx: int32 [batch]: the cache's sequence of each sequence of q. All different if keys are appended.
     cache_leftpad: must be None.
     block_table: int32 [batch, pages of a sequence].
-    num_splits: ignored: attune splits by itself, and the result does not depend on it.
-    return_softmax_lse: gives (out, softmax_lse), f32 [batch, heads, seq].
+    num_splits: ignored.
+    return_softmax_lse: returns (out, softmax_lse), f32 [batch, heads, seq].
 
-    The rest is that of `flash_attn_func`. What the caches hold behind a sequence's keys does not matter.
+    The rest is as in `flash_attn_func`. Elements of a cache after a sequence's keys may be anything.
     """
     _check(0, q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
     if cache_leftpad is not None:

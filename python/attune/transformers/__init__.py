@@ -7,10 +7,11 @@
     model.generate(**inputs, past_key_values=cache)
 
 ``register()`` adds the implementation "attune". Calls that attune does not support run as stock PyTorch, and
-``stats()`` counts them by reason. ``AttuneCache`` works with every attention implementation. Layers of linear attention
-(Qwen3-Next, Qwen3.5 …) are no part of it: ``replace_linear_attention(model)`` lets attune compute them as well. So does
-``replace_mla(model)`` for the blocks of multi-head latent attention of DeepSeek-V2, V3 and the like, and
-``replace_index(model)`` for the index of sparse attention of DeepSeek-V3.2 and GLM-5.
+``stats()`` counts them by reason. ``AttuneCache`` works with every attention implementation.
+
+Three functions let attune compute other parts of a model: ``replace_linear_attention(model)`` layers of linear
+attention (Qwen3-Next, Qwen3.5 …), ``replace_mla(model)`` the blocks of multi-head latent attention of DeepSeek-V2, V3
+and the like, and ``replace_index(model)`` the index of sparse attention of DeepSeek-V3.2 and GLM-5.
 """
 
 from __future__ import annotations

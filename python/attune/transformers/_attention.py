@@ -49,7 +49,7 @@ def attune_attention(
 ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
     """Attention of transformers' interface: query [B, H, L, D], key and value [B, Hkv, T, D] to [B, L, H, D].
 
-    As in transformers, causality counts only without a mask and with more than one query; windows are in the mask. A
+    As in transformers, causality applies only without a mask and with more than one query; windows are in the mask. A
     call that attune does not support runs as stock; ``stats()`` names the reason.
     """
     if kwargs.get("block_indices") is not None:

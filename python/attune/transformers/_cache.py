@@ -279,12 +279,12 @@ class AttuneCache(DynamicCache):
     """A cache for ``generate()`` that appends in place, into memory that grows by half when it is full.
 
     ``config`` is the model's; it says which layers have a sliding window. ``dtype`` is the type of the stored rows:
-    None (the model's), "f32", "bf16" or "i8" (codes, with one scale for each row), or PyTorch's type. ``capacity`` is
-    the number of tokens to take memory for at first.
+    None (the model's), "f32", "bf16" or "i8" (int8, with one scale for each row), or PyTorch's type. ``capacity`` is
+    the number of tokens to allocate at first.
 
-    Any attention implementation can use the cache. Rows of the model's own type are handed out as views; rows of
-    another type are read as they are by "attune", and widened for each call by the others. Rows that ``crop`` removed
-    are overwritten later, also in views that were handed out before. There is no backward.
+    Any attention implementation can use the cache. Rows of the model's own type are returned as views. The
+    implementation "attune" reads rows of another type in place; for others they are converted in each call. After
+    ``crop``, later tokens overwrite the removed rows, also in views that were returned before. There is no backward.
     """
 
     def __init__(

@@ -32,10 +32,10 @@ def replace_index(model: torch.nn.Module) -> int:
         model = AutoModelForCausalLM.from_pretrained("deepseek-ai/DeepSeek-V3.2", attn_implementation="attune")
         attune.transformers.replace_index(model)
 
-    Returns how many modules have the index of DeepSeek-V3.2 or GLM-5, which other models share; 0: the model has none,
-    or transformers computes it in another way. All models of the same architecture share the function, so it holds for
-    them as well. Calls that attune does not support, such as those with padding, run as stock, and stats() counts them
-    by reason. restore_index() ends it.
+    Returns the number of modules with the index of DeepSeek-V3.2 or GLM-5, which other models share; 0: the model has
+    none, or transformers computes it in another way. It changes all models of the same architecture, which share the
+    function. Calls that attune does not support, such as those with padding, run as stock, and stats() counts them by
+    reason. restore_index() ends it.
     """
     count = 0
     for module in model.modules():

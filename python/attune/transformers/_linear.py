@@ -28,9 +28,9 @@ def replace_linear_attention(model: torch.nn.Module) -> int:
         model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-Next-80B-A3B-Instruct", attn_implementation="attune")
         attune.transformers.replace_linear_attention(model)
 
-    Returns how many modules have such layers; 0: transformers keeps the rule elsewhere, or the model has none. All
-    models of the same architecture share the functions, so it holds for them as well. Calls that attune does not
-    support run as stock, and stats() counts them by reason. restore_linear_attention() ends it.
+    Returns the number of modules with such layers; 0: the model has none, or transformers has the rule elsewhere. It
+    changes all models of the same architecture, which share the functions. Calls that attune does not support run as
+    stock, and stats() counts them by reason. restore_linear_attention() ends it.
     """
     layers = 0
     for module in model.modules():

@@ -49,10 +49,10 @@ def replace_mla(model: torch.nn.Module) -> int:
         model = AutoModelForCausalLM.from_pretrained("deepseek-ai/DeepSeek-V2-Lite")
         attune.transformers.replace_mla(model)
 
-    Returns how many modules have the forward of DeepSeek-V2 or V3, which other models share; 0: the model has none, or
-    transformers computes it in another way. All models of the same architecture share the function, so it holds for
-    them as well. A module's weights are packed, a copy of them, when it is first called, and again when they change.
-    Calls that attune does not support run as stock, and stats() counts them by reason. restore_mla() ends it.
+    Returns the number of modules with the forward of DeepSeek-V2 or V3, which other models share; 0: the model has
+    none, or transformers computes it in another way. It changes all models of the same architecture, which share the
+    function. The first call of a module packs a copy of its weights, and later calls pack again after a change. Calls
+    that attune does not support run as stock, and stats() counts them by reason. restore_mla() ends it.
     """
     count = 0
     for module in model.modules():

@@ -15,6 +15,6 @@ __all__ = ["library_path"]
 
 
 def library_path() -> str:
-    """The path of libattune-tvm.so: ATTUNE_TVM_LIBRARY, else beside the libattune.so that is asked for, in the package,
-    or in a source tree."""
+    """The path of libattune-tvm.so: ATTUNE_TVM_LIBRARY, else next to ATTUNE_LIBRARY, in the package, or in a source
+    tree."""
     return _adapter.path("tvm")
