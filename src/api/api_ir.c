@@ -115,7 +115,7 @@ attune_status attune_ir_shape(const attune_kernel *kernel, size_t index, const i
     if (at_ir_check_kernel(kernel, &err)) return at_report(&err);
     const at_kernel_ir *ir = kernel->ir;
     if (index >= ir->num_parameters || !ir->kernel->params[index].buffer) {
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "parameter %zu of @%s is no buffer", index, ir->kernel->name);
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "parameter %zu of @%s is not a buffer", index, ir->kernel->name);
     } else if (!dims || !rank || (!scalars && ir->num_scalars)) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_shape was given NULL");
     } else {
@@ -139,7 +139,7 @@ attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel
     if (err.status || at_ir_check_kernel(kernel, &err) || at_ir_check_call(kernel->ir->kernel, buffers, scalars, &err))
         return at_report(&err);
     if (engine == ATTUNE_ENGINE_VM && kernel->engine != ATTUNE_ENGINE_VM) {
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "the kernel is none of the virtual machine");
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "engine is the virtual machine, but the kernel has machine code");
     } else if (engine != ATTUNE_ENGINE_INTERPRETER && at_kernel_has_phases(kernel)) {
         const at_run run = {.buffers = buffers,
                             .work = AT_LONG_WORK, /* unknown */

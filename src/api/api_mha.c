@@ -25,7 +25,8 @@ const char *attune_weight_name(attune_weight_id id) { return mha_weight_name(id)
 static attune_status canonical_block(const attune_problem *problem, attune_problem *canonical, at_error *err) {
     const attune_status status = mha_canonicalize(problem, canonical, err);
     if (status || mha_is_block(canonical)) return status;
-    return at_fail(err, ATTUNE_INVALID_PROBLEM, "embed_dim is %lld: this problem is no block and has no weights",
+    return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                   "embed_dim is %lld: only a block has weights, and a block has an embed_dim",
                    (long long)canonical->embed_dim);
 }
 

@@ -188,7 +188,7 @@ attune_status attune_schedule_choose(const attune_context *context, const attune
         return at_report(&err);
     const size_t length = mha_schedule_print(&chosen, all, sizeof all);
     if (capacity && length >= capacity)
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "the schedule's text needs %zu bytes, and there are %zu", length + 1,
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "the schedule's text needs %zu bytes, but capacity is %zu", length + 1,
                 capacity);
     else if (capacity)
         memcpy(text, all, length + 1);

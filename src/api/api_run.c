@@ -40,9 +40,10 @@ attune_status at_run_choose(const attune_context *context, const attune_run_opti
     }
     if (!options->max_threads) return ATTUNE_OK;
     if (own->runner.parallel_for)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "max_threads is %u; a runner with parallel_for decides itself how many threads there are",
-                       options->max_threads);
+        return at_fail(
+            err, ATTUNE_INVALID_ARGUMENT,
+            "max_threads is %u; it must be 0, because the runner's parallel_for decides the number of threads",
+            options->max_threads);
     if (options->max_threads < own->max_workers) own->max_workers = options->max_threads;
     return ATTUNE_OK;
 }

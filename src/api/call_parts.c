@@ -174,7 +174,7 @@ static attune_status check_part(attune_call *call, uint32_t phase, int64_t begin
     for (uint32_t p = 0; p < phase; p++)
         if (tasks_done(call, p) != attune_call_num_tasks(call, p))
             return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                           "phase %u was to be executed when %lld of the %lld tasks of phase %u were done", phase,
+                           "phase %u cannot begin yet: %lld of the %lld tasks of phase %u are done", phase,
                            (long long)tasks_done(call, p), (long long)attune_call_num_tasks(call, p), p);
     return ATTUNE_OK;
 }

@@ -24,11 +24,10 @@ static attune_status check_size(const at_struct *kind, size_t bytes, at_error *e
     const bool possible = is_possible(bytes, kind->bytes);
     if (possible && bytes >= kind->least) return ATTUNE_OK;
     if (possible)
-        return at_fail(
-            err, ATTUNE_INVALID_ARGUMENT,
-            "%s.struct_size is %zu, and the oldest header that runs has %zu bytes: the program was made with an older "
-            "one; compile it again",
-            kind->name, bytes, kind->least);
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "%s.struct_size is %zu, but the oldest supported header has %zu: compile the program again with "
+                       "the installed header",
+                       kind->name, bytes, kind->least);
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s.struct_size is %zu, expected %zu: %s", kind->name, bytes,
                    kind->bytes, kind->advice);
 }
@@ -41,9 +40,10 @@ static bool is_zero(const char *bytes, size_t count) {
 
 static attune_status check_rest(const at_struct *kind, const void *object, size_t bytes, at_error *err) {
     if (bytes <= kind->bytes || is_zero((const char *)object + kind->bytes, bytes - kind->bytes)) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_UNSUPPORTED,
-                   "%s.struct_size is %zu, of which attune %s knows %zu bytes, and something is set beyond these",
-                   kind->name, bytes, ATTUNE_VERSION_STRING, kind->bytes);
+    return at_fail(
+        err, ATTUNE_UNSUPPORTED,
+        "%s.struct_size is %zu, and a member is set beyond the %zu bytes that attune %s knows: install a newer library",
+        kind->name, bytes, kind->bytes, ATTUNE_VERSION_STRING);
 }
 
 /* Bytes of a whole struct from `begin` on. */
@@ -77,8 +77,8 @@ attune_status at_copy_back(const at_struct *kind, const void *whole, void *objec
     if (check_size(kind, bytes, err)) return ATTUNE_INVALID_ARGUMENT;
     if (bytes < kind->bytes && !is_default(kind, whole, bytes))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "%s.struct_size is %zu, and what it should hold needs %zu bytes: the program was made with an "
-                       "older version of attune",
+                       "%s.struct_size is %zu, but the result needs %zu bytes: compile the program again with the "
+                       "installed header",
                        kind->name, bytes, kind->bytes);
     memcpy((char *)object + sizeof bytes, (const char *)whole + sizeof bytes,
            smaller(bytes, kind->bytes) - sizeof bytes);

@@ -40,7 +40,7 @@ int at_disk_cache_dir(at_disk_cache *cache, bool is_base) {
     const int dir = find_dir(cache, is_base, &was_lost);
     if (was_lost)
         at_log_printf(cache->log, ATTUNE_LOG_WARNING,
-                      "the %s%s is off: somebody else in this process has closed its descriptor",
+                      "the %s%s is off: other code in this process has closed its descriptor",
                       is_base ? "base of the disk cache " : "disk cache ", is_base ? cache->base_path : cache->path);
     return dir;
 }

@@ -186,7 +186,7 @@ static at_found check_copy(const at_pack_record *record, const uint8_t *copy, at
 at_found at_pack_read(const at_pack *pack, const at_pack_record *record, uint8_t **data, at_cache_file *cached,
                       const char **why) {
     *data = NULL;
-    *why = "somebody else in this process has closed its descriptor";
+    *why = "other code in this process has closed its descriptor";
     if (at_io_is_lost(pack->io, pack->fd, &pack->opened)) return AT_UNREADABLE;
     uint8_t *const copy = at_alloc_aligned(pack->allocator, record->bytes, 64);
     *why = "memory is short";

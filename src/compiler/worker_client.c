@@ -250,9 +250,8 @@ static outcome start_worker(at_workers *workers, const at_codegen_file *program,
 static void end_lost(at_workers *workers, at_worker *worker) {
     end_worker(workers, worker);
     atomic_fetch_add(&workers->restarts, 1);
-    at_log_printf(
-        workers->log, ATTUNE_LOG_WARNING,
-        "somebody else in this process has closed the descriptor of a worker process; another one is started");
+    at_log_printf(workers->log, ATTUNE_LOG_WARNING,
+                  "other code in this process has closed the descriptor of a worker process; another one is started");
 }
 
 /* Uses the worker of the place, or a new one. A worker that has not replied in full, or is lost, is ended. */
@@ -282,7 +281,7 @@ static attune_status judge(const at_workers *workers, outcome result, const char
         return at_fail(err, ATTUNE_CODEGEN_FAILED, "the worker %.200s died twice while compiling this kernel", path);
     if (result == LOST)
         return at_fail(err, ATTUNE_CODEGEN_FAILED,
-                       "somebody else in this process has closed the descriptor of the worker %.200s twice", path);
+                       "other code in this process has closed the descriptor of the worker %.200s twice", path);
     if (result == LATE)
         return at_fail(err, ATTUNE_CODEGEN_FAILED,
                        "the worker %.200s has not compiled this kernel within %g s (compile_timeout_ms) and was ended",
@@ -318,7 +317,7 @@ attune_status at_workers_compile(at_workers *workers, const at_codegen_file *pro
     if (again)
         at_log_printf(workers->log, ATTUNE_LOG_WARNING, "a worker process %s; another one was tried",
                       first == DEAD   ? "died while compiling"
-                      : first == LOST ? "was lost, because somebody else in this process has closed its descriptor"
+                      : first == LOST ? "was lost, because other code in this process has closed its descriptor"
                                       : "did not start");
     return judge(workers, result, program->path, &why, err);
 }

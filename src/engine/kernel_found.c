@@ -109,10 +109,10 @@ static const char *read_cache_file(const at_request *request, const at_cache_fil
     const at_operator *const op = request->operation.op;
     const char *const source = op->source(request->operation);
     if (op->schedule_parse(request->operation, cached->schedule, schedule, NULL)) return "its schedule cannot be read";
-    if (!has_schedule(request, cached)) return "it has not the schedule of its key";
-    if (!has_problem(request, cached)) return "it has not the problem of its key";
+    if (!has_schedule(request, cached)) return "its schedule is not that of its key";
+    if (!has_problem(request, cached)) return "its problem is not that of its key";
     if (op->keeps_ir) {
-        if (!cached->ir || (source && strcmp(source, cached->ir))) return "it has not the loop IR of its key";
+        if (!cached->ir || (source && strcmp(source, cached->ir))) return "its loop IR is not that of its key";
         *lowered = ir_parse(arena, cached->ir, strlen(cached->ir), NULL);
         if (*lowered) *lowered = ir_lower(*lowered, request->context->target, NULL, NULL, NULL);
         if (!*lowered) return "its loop IR cannot be read";
@@ -225,7 +225,7 @@ bool at_make_from_stand_in(const at_request *request, const at_key *key, const c
     (*kernel)->stands_in = true;
     atomic_fetch_add(&context->stand_ins, 1);
     at_key_name(key, name);
-    snprintf(text, sizeof text, "the one for %s is used, as there is none for %s: %s", found,
+    snprintf(text, sizeof text, "the kernel for %s is used, because there is none for %s: %s", found,
              context->machine_class.name, why);
     at_log_printf(&context->log, ATTUNE_LOG_WARNING, "kernel %s: %s", name, text);
     tell_disk_hit(request, key, text, started);

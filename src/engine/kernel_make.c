@@ -246,7 +246,7 @@ static attune_status make_kernel(void *user, const at_key *key, at_cache_node **
 /* The key of a fallback that runs while the kernel is compiled. */
 static void turn_into_key_at_once(at_key *key, bool may_prepare) { turn_into_key_apart(key, may_prepare ? 1 : 2); }
 
-static const char meanwhile[] = "a kernel of its own is compiled meanwhile";
+static const char meanwhile[] = "its own kernel is being compiled";
 
 static attune_status make_by_vm(const at_request *request, const at_key *key, attune_kernel **kernel, at_error *err) {
     at_arena arena;
@@ -268,7 +268,7 @@ static attune_status make_stopgap(const at_request *request, const at_key *key, 
     const attune_status status = at_record_allow(&context->record, key, request->operation, NULL, err);
     if (status) return status;
     if (at_make_from_tier0(request, key, meanwhile, kernel)) return ATTUNE_OK;
-    if (request->no_vm) return at_fail(err, ATTUNE_CODEGEN_MISSING, "no machine code is there at once");
+    if (request->no_vm) return at_fail(err, ATTUNE_CODEGEN_MISSING, "no machine code is available yet");
     return make_by_vm(request, key, kernel, err);
 }
 

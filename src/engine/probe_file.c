@@ -48,7 +48,7 @@ attune_status at_probe_keep(at_disk_cache *cache, const char *kept, int *is_kept
     const int bytes = print_file(text, kept);
     const int failure = at_file_replace(cache->io, dir, FILE_NAME, 0600, text, (size_t)bytes);
     *is_kept = !failure;
-    return failure ? at_fail(err, ATTUNE_IO_ERROR, "what was probed could not be kept in %s: %s", cache->path,
+    return failure ? at_fail(err, ATTUNE_IO_ERROR, "the result of the probe could not be stored in %s: %s", cache->path,
                              strerror(failure))
                    : ATTUNE_OK;
 }

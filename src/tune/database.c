@@ -94,10 +94,10 @@ static const char *text_at(tune_database *d, sqlite3_stmt *statement, int column
 static attune_status refuse_version(const char *path, int64_t application, int64_t version, at_error *err) {
     if (application != APPLICATION_ID)
         return at_fail(err, ATTUNE_BAD_FILE, "%s is a database, but not one of tuning results", path);
-    return at_fail(err, ATTUNE_BAD_FILE,
-                   "%s holds tuning results of version %lld, and this attune's have version %d: move it away, and tune "
-                   "anew",
-                   path, (long long)version, VERSION);
+    return at_fail(
+        err, ATTUNE_BAD_FILE,
+        "%s has tuning results of version %lld, but this attune reads version %d: move the file away and tune again",
+        path, (long long)version, VERSION);
 }
 
 /* Whether the next of the statements is this one; they are separated by semicolons. */
@@ -121,7 +121,7 @@ static attune_status check_schema(tune_database *d, const char *select, at_error
     const attune_status status = code == SQLITE_DONE ? ATTUNE_OK : fail(d, code, "read", err);
     d->lib->finalize(statement);
     if (status || (is_ours && !*expected)) return status;
-    return at_fail(err, ATTUNE_BAD_FILE, "%s says to hold tuning results, but its tables are not those of attune",
+    return at_fail(err, ATTUNE_BAD_FILE, "%s is marked as tuning results, but its tables are not those of attune",
                    d->path);
 }
 

@@ -411,12 +411,12 @@ static attune_status fail_usual(const tune_search *s, at_error *err) {
     const char *const with = s->result->wrong_schedule;
     if (at_own_of(s->runner.operation.op))
         return at_fail(err, ATTUNE_CHECK_FAILED,
-                       "the kernel of the usual numbers of %s has not the interpreter's bits, or the interpreter "
-                       "refuses what it does%s%s",
+                       "with the usual numbers of %s machine code and interpreter differ, or the interpreter refuses "
+                       "the kernel%s%s",
                        s->runner.operation.op->name, *with ? ": " : "", with);
-    return at_fail(err, ATTUNE_CHECK_FAILED,
-                   "the kernel of attune's own choice has not the interpreter's bits: a bug of attune's, with %s",
-                   with);
+    return at_fail(
+        err, ATTUNE_CHECK_FAILED,
+        "this is a bug in attune: with the schedule that attune chose machine code and interpreter differ: %s", with);
 }
 
 /* The kernel of a known winner may be wrong, like any other; that of the usual schedule must not be. */

@@ -600,7 +600,7 @@ static void kernels_in_loop_ir(void **state) {
     assert_int_equal(rank, 2);
     assert_int_equal(dims[0], 3);
     assert_int_equal(dims[1], 16);
-    assert_fails(attune_ir_shape(kernel, 2, scalars, dims, &rank), ATTUNE_INVALID_ARGUMENT, "no buffer");
+    assert_fails(attune_ir_shape(kernel, 2, scalars, dims, &rank), ATTUNE_INVALID_ARGUMENT, "is not a buffer");
     _Alignas(64) float x[48], jit[48], interpreted[48];
     for (int i = 0; i < 48; i++) x[i] = (float)i;
     assert_ok(attune_ir_run(context, kernel, ATTUNE_ENGINE_JIT, (void *[]){x, jit}, scalars));

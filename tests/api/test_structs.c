@@ -74,7 +74,7 @@ static void what_is_unknown_of_a_problem(void **state) {
     for (size_t at = sizeof whole; at < sizeof whole + MORE; at += MORE - 1) {
         attune_kernel *kernel;
         g.data[at] = 1;
-        assert_fails(attune_problem_check(p), ATTUNE_UNSUPPORTED, "something is set beyond these");
+        assert_fails(attune_problem_check(p), ATTUNE_UNSUPPORTED, "a member is set beyond the");
         assert_fails(attune_compile(sample_context, p, NULL, &kernel), ATTUNE_UNSUPPORTED, ATTUNE_VERSION_STRING);
         assert_null(kernel);
         g.data[at] = 0;
@@ -291,7 +291,7 @@ static void schedules_are_text(void **state) {
     }
     attune_kernel_release(kernel);
     assert_fails(attune_schedule_choose(sample_context, &p, NULL, small, sizeof small), ATTUNE_INVALID_ARGUMENT,
-                 "and there are 4");
+                 "but capacity is 4");
     assert_string_equal(small, "abc");
     assert_fails(attune_schedule_choose(sample_context, &p, "score_key=4", NULL, 0), ATTUNE_INVALID_SCHEDULE,
                  "did you mean score_keys?");
@@ -388,7 +388,7 @@ static void tuning_of_other_sizes(void **state) {
 /* The sizes of 0.2, which no later version changes: smaller structs were laid out otherwise. */
 static void what_is_older_is_refused(void **state) {
     (void)state;
-    static const char older[] = "the program was made with an older one; compile it again";
+    static const char older[] = "compile the program again with the installed header";
     const attune_problem p = problem_parsed("num_heads=2,seq_q=3,head_dim=4"),
                          block = problem_parsed("num_heads=2,seq_q=3,embed_dim=8");
     const attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
@@ -450,7 +450,7 @@ static void a_struct_that_grew(void **state) {
         whole.last = 41;
         if (bytes < sizeof whole) {
             assert_int_equal(at_copy_back(&kind, &whole, g.data, &err), ATTUNE_INVALID_ARGUMENT);
-            assert_non_null(strstr(err.message, "older version"));
+            assert_non_null(strstr(err.message, "compile the program again"));
             assert_int_equal(((grown *)(void *)g.data)->first, 11);
             at_error_clear(&err);
         }
@@ -463,8 +463,8 @@ static void a_struct_that_grew(void **state) {
     assert_int_equal(at_copy_in(&kind, g.data, &whole, &err), ATTUNE_INVALID_ARGUMENT);
     assert_memory_equal(&whole, &given, sizeof whole);
     assert_string_equal(err.message,
-                        "grown.struct_size is 16, and the oldest header that runs has 24 bytes: the program was made "
-                        "with an older one; compile it again");
+                        "grown.struct_size is 16, but the oldest supported header has 24: compile the program again "
+                        "with the installed header");
     unguard(&g);
 }
 

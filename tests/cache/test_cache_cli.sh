@@ -199,7 +199,7 @@ if "${obeying[@]}" true 2>/dev/null && ! "${obeying[@]}" cat "$second" >/dev/nul
     expect "so that it is found" 0 'from +the disk cache' env ATTUNE_STRICT=1 "${obeying[@]}" "$attune" compile $b
     masked() { (umask 0777 && "${obeying[@]}" "$attune" warm "$@"); }
     expect "what cannot be read back has failed" 1 '^1 kernel: 0 compiled, 0 cached already, 1 failed, 0 left' masked $c
-    expect "and is named" 1 "^attune: $c: compiled, but not to be read back from $work/heals" masked $c
+    expect "and is named" 1 "^attune: $c: compiled, but it cannot be read back from $work/heals" masked $c
     grep -q '"compiled": 0' <<<"$(masked $c --json 2>&1)"
     report $? "also in JSON"
 else
@@ -270,7 +270,7 @@ expect "is none for zen5" 0 '^machine +zen3 +zen5$' "$attune" cache why $a
 expect "and would stand in" 0 "^zen3's kernel would be used" "$attune" cache why $a
 expect "as JSON, too" 0 '"stand_in": "zen3"' "$attune" cache why --json $a
 expect "no other kernel's does" 0 '"stand_in": null' "$attune" cache why --json $b
-expect "it stands in" 0 'the one for zen3 is used' env ATTUNE_STRICT=1 "$attune" compile $a
+expect "it stands in" 0 'the kernel for zen3 is used' env ATTUNE_STRICT=1 "$attune" compile $a
 expect "and says so" 0 '"machine": "zen3"' env ATTUNE_STRICT=1 "$attune" compile --json $a
 expect "also without a code generator" 0 '"machine": "zen3"' env ATTUNE_CODEGEN=/nowhere "$attune" compile --json $a
 expect "or with a worker that does not start" 0 '"machine": "zen3"' env ATTUNE_COMPILE=worker \

@@ -351,7 +351,7 @@ static void arguments_of_an_older_program(void **state) {
     f.tensor.shape = f.shape;
     f.tensor.strides = f.strides;
     call.arguments.struct_size = offsetof(attune_arguments, softmax_scale);
-    assert_refused("x", &f.tensor, "made with an older one");
+    assert_refused("x", &f.tensor, "compile the program again");
     close_call();
 }
 

@@ -481,7 +481,7 @@ static void wrong_usual_numbers_are_the_operators(void **state) {
     attune_context *context = open_context(*state);
     attune_operator *op = add(context, &options);
     assert_says(attune_operator_tune(op, "", (void *[]){x, y}, NULL, NULL, NULL, &result), ATTUNE_CHECK_FAILED,
-                "the kernel of the usual numbers of unwritten has not the interpreter's bits");
+                "with the usual numbers of unwritten machine code and interpreter differ");
     attune_context_destroy(context);
 }
 

@@ -408,10 +408,10 @@ static void where_nothing_may_be_compiled(void **state) {
     compiled(context, SMALL); /* from memory: nothing is said again */
     assert_int_equal(messages, 1);
     assert_non_null(strstr(last_message, info.key));
-    assert_non_null(strstr(last_message, "the one for " OLDER " is used, as there is none for " OWN));
+    assert_non_null(strstr(last_message, "the kernel for " OLDER " is used, because there is none for " OWN));
     assert_non_null(strstr(last_message, "ATTUNE_STRICT"));
     assert_int_equal(disk_hits_told, 1);
-    assert_non_null(strstr(told, "the one for " OLDER " is used"));
+    assert_non_null(strstr(told, "the kernel for " OLDER " is used"));
     const attune_statistics counts = statistics_of(context);
     assert_int_equal(counts.stand_ins, 1);
     assert_int_equal(counts.disk_hits, 1);

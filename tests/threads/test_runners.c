@@ -565,9 +565,9 @@ static void parts_out_of_order_are_refused(void **state) {
     REFUSED(0, -1, 1, 0, "is not within the");
     REFUSED(0, 2, 1, 0, "is not within the");
     REFUSED(0, 0, 1, 2, "worker is 2; max_workers is 2");
-    REFUSED(1, 0, 1, 0, "phase 1 was to be executed when 0 of");
+    REFUSED(1, 0, 1, 0, "phase 1 cannot begin yet: 0 of");
     assert_ok(attune_call_execute(parts, 0, 0, tasks - 1, 0));
-    REFUSED(1, 0, 1, 0, "tasks of phase 0 were done");
+    REFUSED(1, 0, 1, 0, "tasks of phase 0 are done");
 #undef REFUSED
     assert_fails(attune_call_end(parts), ATTUNE_INVALID_ARGUMENT, "tasks of phase 0 were executed; it has");
     close_call(&c);
