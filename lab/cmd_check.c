@@ -29,15 +29,15 @@ typedef struct check_totals {
 static const struct argp_option options[] = {
     {"random", TOOL_KEY_RANDOM, "N", 0, "N random problems with random schedules", 0},
     {"functions", TOOL_KEY_FUNCTIONS, NULL, 0,
-     "Random problems with functions on scores, masks or probabilities only; small ones", 0},
+     "Only random problems with functions on scores, masks or probabilities; small ones", 0},
     {"seed", TOOL_KEY_SEED, "S", 0, "Seed of the random problems, or of the data of PROBLEM (default 1)", 0},
-    {"first", TOOL_KEY_FIRST, "I", 0, "Begin with the seed's random problem number I (default 0)", 0},
+    {"first", TOOL_KEY_FIRST, "I", 0, "Begin with random problem number I of this seed (default 0)", 0},
     {"sizes", TOOL_KEY_SIZES, "K=N,...", 0,
      "Run-time sizes of PROBLEM: seq_q, seq_kv, seq_new, num_rows, total_q, total_kv, num_pages, max_pages, "
      "mask_seq_kv, bias_seq_kv, rotary_positions, rotary_batch_stride, num_ids",
      0},
     {"max-flops", TOOL_KEY_MAX_FLOPS, "X", 0,
-     "Largest random problem (default 4e6, functions 1e5), PROBLEM (2e10), or largest of --accuracy", 0},
+     "Upper bound on operations: of random problems (default 4e6, --functions 1e5), PROBLEM (2e10) or --accuracy", 0},
     {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "Change the chosen schedule of PROBLEM", 0},
     {"threads", TOOL_KEY_THREADS, "N", 0, "Run PROBLEM with 1, 2 or 3 threads only", 0},
     {"inputs", TOOL_KEY_INPUTS, "KIND", 0,

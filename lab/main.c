@@ -11,7 +11,7 @@ int main(int argc, char **argv) {
     static const char *const others[][2] = {{"test", "check"}, {"verify", "check"}};
     static const program lab = {
         "attune-lab",
-        "Tests the kernels of attune: machine code, interpreter and reference beside each other.",
+        "Tests the kernels of attune: compares machine code, interpreter and reference.",
         "",
         commands,
         sizeof commands / sizeof *commands,

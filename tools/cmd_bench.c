@@ -51,13 +51,13 @@ enum { REPORT_PROBLEMS = sizeof default_problems / sizeof *default_problems, DEF
 static const struct argp_option options[] = {
     {"threads", TOOL_KEY_THREADS, "N", 0, "Threads, each on a CPU of its own (default 1)", 0},
     {"samples", TOOL_KEY_SAMPLES, "N", 0, "Samples of each problem (default 30)", 0},
-    {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where problems leave them open", 0},
+    {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Values for sizes that are dynamic in the problems", 0},
     {"schedule", TOOL_KEY_SCHEDULE, "KEY=N,...", 0,
-     "Change the chosen schedule of each problem; several times: side by side", 0},
+     "Change the chosen schedule of each problem; may be given several times, to compare schedules", 0},
     {"engine", TOOL_KEY_ENGINE, "jit|vm|interp", 0, "Machine code (default), virtual machine or interpreter", 0},
     {"output", 'o', "FILE", 0, "Write JSON here, too; the table is still printed", 0},
     {"report", TOOL_KEY_REPORT, "FILE", 0,
-     "Write JSON here that describes the machine as well, of the set and three problems in bf16: to be sent to others",
+     "Measure the set and three problems in bf16, and write JSON that also describes the machine, to be sent to others",
      0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
@@ -86,22 +86,22 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_SCHEDULE: add_schedule(o, argument, state); return 0;
     case 'o':
     case TOOL_KEY_REPORT:
-        if (o->output) argp_error(state, "one file is written: -o or --report");
+        if (o->output) argp_error(state, "-o and --report exclude each other");
         o->output = argument;
         o->is_report = key == TOOL_KEY_REPORT;
         return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
     case ARGP_KEY_END:
         if (o->num_schedules && o->engine == ATTUNE_ENGINE_INTERPRETER)
-            argp_error(state, "--schedule is for machine code: the interpreter's speed says nothing of it");
+            argp_error(state, "--schedule needs machine code: the interpreter's speed tells nothing about a schedule");
         if (o->output && strcmp(o->output, "-") == 0)
             argp_error(state, "%s needs a file; --json prints", o->is_report ? "--report" : "-o");
         if (o->is_report && (o->num_problems || o->num_schedules || o->engine != ATTUNE_ENGINE_JIT))
-            argp_error(state, "--report measures the same problems everywhere, as attune compiles them");
+            argp_error(state, "--report measures a fixed set of problems: it takes no PROBLEM, --schedule or --engine");
         return 0;
     case ARGP_KEY_ARG:
         if (strcmp(argument, "compare") == 0)
-            argp_error(state, "compare comes first: attune bench compare [OPTION...] FILE...");
+            argp_error(state, "compare must be the first argument: attune bench compare [OPTION...] FILE...");
         if (o->num_problems == MAX_PROBLEMS) argp_error(state, "at most %d problems fit in one run", MAX_PROBLEMS);
         o->problems[o->num_problems++] = argument;
         return 0;
@@ -243,15 +243,14 @@ int cmd_bench(int argc, char **argv) {
         options,
         parse,
         "[PROBLEM…]\ncompare FILE...",
-        "Measures problems, or a set of ten without any, in interleaved rounds. Between two samples it measures the "
-        "CPU's peak, and how fast a buffer is read that is as large as all the memory a call touches. The peak is that "
-        "of bf16 dot products for bf16 problems, where the instruction set in use has them, else of multiply-adds in "
-        "f32 or f64. The roofline is the longer of the two times that peak and reading allow. Only "
+        "Measures problems, by default a set of ten, in interleaved rounds. Between two samples it measures the CPU's "
+        "peak, and its bandwidth in reading a buffer as large as all memory that a call touches. The peak of bf16 "
+        "problems is that of bf16 dot products if the instruction set in use has them; other peaks are those of "
+        "multiply-adds in f32 or f64. The roofline is the longer of the two times that peak and bandwidth allow. Only "
         "visible pairs of query and key count: those that causality, windows, lengths and mask_mod leave. The spread "
-        "is the range of the "
-        "middle half of the samples. On a busy machine, where samples or probes lie too far apart, only the fastest "
-        "sample is printed. Cold compile leaves out "
-        "the time to load LLVM. `attune bench compare` shows results of several machines beside each other.",
+        "is the range of the middle half of the samples. On a busy machine, where samples or probes differ too much, "
+        "only the fastest sample is printed. Cold compile excludes the time to load LLVM. `attune bench compare` shows "
+        "the results of several machines in one table.",
         tool_common_children,
         NULL,
         NULL};

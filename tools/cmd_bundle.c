@@ -45,7 +45,7 @@ static const struct argp_option options[] = {
      "Instruction sets to compile for (default: " USUAL_TARGETS ")", 0},
     {"shared", TOOL_KEY_SHARED, NULL, 0, "Link a shared library, by the system's ld or $LD", 0},
     {"kernels-only", TOOL_KEY_KERNELS_ONLY, NULL, 0,
-     "For attune_context_add_bundle alone: without functions and header", 0},
+     "Leave out functions and header, for programs that use attune_context_add_bundle", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -274,12 +274,14 @@ static int bundle(bundle_options *o, attune_context *context) {
 static bool are_apart(const bundle_options *o) {
     for (size_t i = 0; o->header && i < o->num_libraries; i++) {
         if (strcmp(o->header, o->libraries[i].output) != 0) continue;
-        tool_error("%s would be both a library and the header", o->header);
+        tool_error("%s is named both as a library and as the header", o->header);
         return false;
     }
     const char *const linker = getenv("LD");
     if (!o->is_shared || o->num_libraries < 2 || !linker || !*linker) return true;
-    tool_error("these targets are of two architectures, but LD names one linker, %s: make a bundle of each", linker);
+    tool_error(
+        "the targets are of two architectures, but LD names one linker, %s: make one bundle for each architecture",
+        linker);
     return false;
 }
 
@@ -317,10 +319,10 @@ int cmd_bundle(int argc, char **argv) {
         parse,
         "MANIFEST|PROBLEM...",
         "Compiles kernels into a static library and a C header, for programs that have neither attune nor a compiler. "
-        "A MANIFEST has a line `NAME: PROBLEM` or `NAME: PROBLEM | SCHEDULE` for each kernel; without a name, as "
-        "ATTUNE_RECORD=FILE writes lines, they are k0, k1, .... With --kernels-only a PROBLEM may also be a "
-        "description of another operator: op=linear,.... TARGETs of another architecture than the first give a "
-        "library of their own, named like FILE with -aarch64 or -x86_64 before its suffix.",
+        "A MANIFEST has a line `NAME: PROBLEM` or `NAME: PROBLEM | SCHEDULE` for each kernel; kernels without a name, "
+        "as in a file that ATTUNE_RECORD=FILE wrote, are k0, k1, .... With --kernels-only a PROBLEM may also be a "
+        "description of another operator: op=linear,.... TARGETs of another architecture than the first make a second "
+        "library, named like FILE with -aarch64 or -x86_64 before its suffix.",
         tool_common_children,
         NULL,
         NULL};

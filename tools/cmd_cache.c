@@ -58,11 +58,11 @@ static const char action_names[] = "ls, verify, why, audit, gc, clear, export, i
 
 static const struct argp_option options[] = {
     {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "why: change the chosen schedule", 0},
-    {"set", TOOL_KEY_SET, "NAME=NUMBER", 0, "why: the number of a `param` line of a file of loop IR", 0},
-    {"sample", TOOL_KEY_SAMPLE, "N", 0, "audit: compile at most so many kernels anew (default 16)", 0},
-    {"seed", TOOL_KEY_SEED, "S", 0, "audit: which ones; the same seed chooses the same (default: the time)", 0},
+    {"set", TOOL_KEY_SET, "NAME=NUMBER", 0, "why: the number for a `param` line of a file of loop IR", 0},
+    {"sample", TOOL_KEY_SAMPLE, "N", 0, "audit: compile at most N kernels again (default 16)", 0},
+    {"seed", TOOL_KEY_SEED, "S", 0, "audit: the seed that chooses them (default: the time)", 0},
     {"max-bytes", TOOL_KEY_MAX_BYTES, "N", 0,
-     "gc: how much may stay: bytes, or a number followed by K, M or G (default: the cap of the cache)", 0},
+     "gc: the cap: bytes, or a number followed by K, M or G (default: that of the cache, 1G)", 0},
     {"output", 'o', "FILE", 0, "pack: the file to write; beside it FILE.index, which minisign signs", 0},
     {"pack", TOOL_KEY_PACK, "FILE", 0, "ls, verify, audit: look at this signed pack, and at nothing else", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
@@ -164,15 +164,15 @@ int cmd_cache(int argc, char **argv) {
         "  ls       list them\n"
         "  verify   read every one and name the damaged\n"
         "  audit    compile a sample again and compare the code\n"
-        "  gc       evict down to the cap, and remove files that crashed writers left\n"
+        "  gc       remove the least recently used above the cap, and files that crashed writers left\n"
         "  clear    remove all\n"
-        "  why      name what keeps a problem of attention from being found\n"
+        "  why      say why the kernel of a problem is not found\n"
         "  export   copy all valid files into a directory\n"
         "  import   copy those of a directory that can be used here\n"
         "  add      the same from a signed pack, or from its URL\n"
-        "  pack     write the kernels of a MANIFEST, or all, into one file, for a fleet\n"
+        "  pack     write the kernels of a MANIFEST, or all, into one file\n"
         "  seal     put the signature PACK.index.minisig into a pack\n"
-        "  index    write PACK.index and its signature, for minisign -V\n"
+        "  index    write PACK.index and its signature, to verify with minisign -V\n"
         "\n"
         "Exit status 1 if a file is damaged (verify) or differs (audit).\n"
         "\n"

@@ -135,15 +135,15 @@ static bool read_problem(compile_options *o) {
 }
 
 int cmd_compile(int argc, char **argv) {
-    static const struct argp argp = {options,
-                                     parse,
-                                     "PROBLEM",
-                                     "Compiles a problem into the cache and says where the kernel came from, or writes "
-                                     "one stage of it. A PROBLEM may "
-                                     "also be a kernel of another operator: op=linear,...,kernel=few.",
-                                     tool_common_children,
-                                     NULL,
-                                     NULL};
+    static const struct argp argp = {
+        options,
+        parse,
+        "PROBLEM",
+        "Compiles a problem into the cache and says where the kernel came from, or writes one stage of it. A PROBLEM "
+        "may also be the description of another operator: op=linear,...,kernel=few.",
+        tool_common_children,
+        NULL,
+        NULL};
     compile_options o = {0};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     if (!read_problem(&o)) return TOOL_FAILED;

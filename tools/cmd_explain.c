@@ -20,11 +20,11 @@ typedef struct explain_options {
 static const struct argp_option options[] = {
     {"schedule", TOOL_KEY_SCHEDULE, "KEY=N,...", 0, "Explain the chosen schedule with these changes", 0},
     {"threads", TOOL_KEY_THREADS, "N", 0,
-     "Threads that share the tasks (default 1); the call is measured with as many of them as there are CPUs", 0},
-    {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where the problem leaves them open", 0},
+     "Show how N threads share the tasks (default 1); the call is measured with at most as many as there are CPUs", 0},
+    {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Values for sizes that are dynamic in the problem", 0},
     {"dry-run", TOOL_KEY_DRY_RUN, NULL, 0, "Measure nothing", 0},
     {"target", TOOL_KEY_TARGET, "NAME", 0,
-     "With --dry-run: explain what would be compiled for this instruction set, which this CPU need not have", 0},
+     "With --dry-run: explain the choice for this instruction set, which this CPU need not have", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -291,10 +291,10 @@ int cmd_explain(int argc, char **argv) {
         options,
         parse,
         "PROBLEM",
-        "Says why a problem has its schedule, shows its tiles and which of them are left out, where a model expects "
-        "the cycles to go, what "
-        "the innermost loops are made of (spills are vectors on the stack), and the measured time beside the model's "
-        "and the roofline's. Of a description (op=linear,...) it shows the kernels, and when steps use them.",
+        "Says why a problem has its schedule, and shows which tiles are computed, the cycles that the cost model "
+        "expects, the instructions of the innermost loops (spills are vectors on the stack), and the measured time "
+        "compared with that of the model and of the roofline. For the description of another operator (op=linear,...) "
+        "it shows the kernels, and which steps use them.",
         tool_common_children,
         NULL,
         NULL};

@@ -16,10 +16,9 @@ typedef struct info_options {
 
 static const struct argp_option options[] = {
     {"probe-machine", TOOL_KEY_PROBE_MACHINE, NULL, 0,
-     "Measure the CPU, and keep the tuning class it is nearest to beside the cache, for CPUs that attune does not know",
-     0},
-    {"machine", TOOL_KEY_MACHINE, NULL, 0, "Show the numbers that describe the machine, by which schedules are chosen",
-     0},
+     "Measure a CPU that attune does not know, and store its nearest tuning class beside the cache", 0},
+    {"machine", TOOL_KEY_MACHINE, NULL, 0,
+     "Show the numbers that describe the machine and by which schedules are chosen", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -59,7 +58,7 @@ static const char *source_of(const attune_machine_info *m) {
     if (!strcmp(m->machine_source, "cpu") && !strcmp(m->machine, "generic")) return "attune does not know this CPU";
     if (!strcmp(m->machine_source, "cpu")) return "found by the CPU's family and model";
     if (!strcmp(m->machine_source, "probe"))
-        return is_custom(m->machine) ? "measured by the probe" : "its nearest, by the probe";
+        return is_custom(m->machine) ? "measured by the probe" : "the nearest one, found by the probe";
     if (is_custom(m->machine))
         return !strcmp(m->machine_source, "option") ? "numbers of the program" : "numbers of ATTUNE_MACHINE";
     return !strcmp(m->machine_source, "option") ? "named by the program" : "named by ATTUNE_MACHINE";
@@ -257,13 +256,13 @@ static int probe(const info_options *o, attune_context *context, const attune_ma
     }
     table *const t = table_create("ll", NULL);
     table_cell(t, "multiply-adds");
-    table_cell(t, "%.2f times as fast where none waits for another", p.fma);
+    table_cell(t, "%.2f times as fast if independent", p.fma);
     if (p.fma_wide > 0) {
         table_cell(t, "of 512 bits");
         table_cell(t, "%.2f times", p.fma_wide);
     }
     table_cell(t, "additions");
-    table_cell(t, "wait %.2f times as long for one another as multiply-adds do", p.add);
+    table_cell(t, "have %.2f times the latency of multiply-adds", p.add);
     table_cell(t, "tuning class");
     table_cell(t, "%s", p.machine);
     table_cell(t, "described as");
@@ -271,23 +270,24 @@ static int probe(const info_options *o, attune_context *context, const attune_ma
     table_finish(t, stdout);
     if (status) return tool_library_error(NULL);
     if (!p.is_kept)
-        printf("not kept: the disk cache is off; ATTUNE_MACHINE=%s says the same\n",
+        printf("not stored, because the disk cache is off; set ATTUNE_MACHINE=%s instead\n",
                is_custom(p.machine) ? p.description : p.machine);
     else if (!strcmp(m->machine_source, "cpu") && strcmp(m->machine, "generic"))
-        printf("kept beside the cache, and not used: the family and model of this CPU say %s\n", m->machine);
+        printf("stored beside the cache, but not used: by its family and model this CPU is %s\n", m->machine);
     else
-        printf("kept beside the cache\n");
+        printf("stored beside the cache\n");
     return TOOL_OK;
 }
 
 int cmd_info(int argc, char **argv) {
-    static const struct argp argp = {options,
-                                     parse,
-                                     "",
-                                     "Shows the CPU, the instruction sets attune can use on it, versions and paths.",
-                                     tool_common_children,
-                                     NULL,
-                                     NULL};
+    static const struct argp argp = {
+        options,
+        parse,
+        "",
+        "Shows the CPU, the instruction sets that attune can use on it, versions and paths.",
+        tool_common_children,
+        NULL,
+        NULL};
     info_options o = {0};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     attune_context *const context = tool_open_context(&o.common, 0, NULL);

@@ -24,9 +24,9 @@ typedef struct ir_options {
 static const struct argp_option options[] = {
     {"engine", TOOL_KEY_ENGINE, "jit|vm|interp", 0, "Machine code (default), virtual machine or interpreter", 0},
     {"arg", TOOL_KEY_ARG, "NAME=VALUE", 0, "A number for a scalar, F.npy for a buffer", 0},
-    {"set", TOOL_KEY_SET, "NAME=NUMBER", 0, "The number of a `param` line of the file, in the place of its own", 0},
-    {"out", TOOL_KEY_OUT, "NAME=F.npy", 0, "Write an output buffer here; others are summarised", 0},
-    {"check", TOOL_KEY_CHECK, NULL, 0, "Run by the interpreter as well, or by machine code, and compare the bits", 0},
+    {"set", TOOL_KEY_SET, "NAME=NUMBER", 0, "The number for a `param` line of the file, instead of the file's own", 0},
+    {"out", TOOL_KEY_OUT, "NAME=F.npy", 0, "Write an output buffer here; the first values of others are printed", 0},
+    {"check", TOOL_KEY_CHECK, NULL, 0, "Run machine code and interpreter, and compare the bits", 0},
     TOOL_EMIT_OPTIONS("running"),
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
@@ -259,7 +259,7 @@ int cmd_ir(int argc, char **argv) {
         parse,
         "FILE",
         "Runs a kernel written in loop IR (docs/ir.md), or shows it at any stage of compilation. Every parameter gets "
-        "its value by --arg; outputs are allocated with the shape the kernel gives them.",
+        "its value by --arg; outputs are allocated with the shape that the kernel declares.",
         tool_common_children,
         NULL,
         NULL};

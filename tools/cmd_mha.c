@@ -22,12 +22,14 @@ static const struct argp_option options[] = {
     {"x", TOOL_KEY_X, "F.npy", 0, "Input [batch,] tokens, embed_dim", 0},
     {"x-kv", TOOL_KEY_X_KV, "F.npy", 0, "What keys and values are projected from, if not from x (cross-attention)", 0},
     {"x-v", TOOL_KEY_X_V, "F.npy", 0, "What values are projected from, if not from the same as keys", 0},
-    {"weights", TOOL_KEY_WEIGHTS, "DIR|F.safetensors", 0, "The weights: a directory of NAME.npy files, or one file", 0},
+    {"weights", TOOL_KEY_WEIGHTS, "DIR|F.safetensors", 0,
+     "The weights: a directory of NAME.npy files, or one safetensors file", 0},
     {"prefix", TOOL_KEY_PREFIX, "TEXT", 0,
-     "What the names of the block's weights begin with, if there are several blocks", 0},
-    {"layout", TOOL_KEY_LAYOUT, "out_in|in_out", 0, "Dims of the weights, instead of what their names suggest", 0},
+     "The beginning of the names of the block's weights, if there are several blocks", 0},
+    {"layout", TOOL_KEY_LAYOUT, "out_in|in_out", 0, "Order of the weights' dims, instead of what their names suggest",
+     0},
     {"name", TOOL_KEY_NAME, "WEIGHT=TENSOR", 0,
-     "Take this tensor for q_weight, k_bias, qkv_weight ..., whatever the names suggest", 0},
+     "Use this tensor as q_weight, k_bias, qkv_weight ..., whatever the names suggest", 0},
     {"ignore", TOOL_KEY_IGNORE, "TENSOR", 0, "Ignore a tensor that lies among the block's weights", 0},
     {"packed", TOOL_KEY_PACKED, "FILE", 0, "Packed weights as --save-packed wrote them, instead of --weights", 0},
     {"save-packed", TOOL_KEY_SAVE_PACKED, "FILE", 0, "Write the packed weights here", 0},
@@ -61,11 +63,12 @@ static error_t finish(const mha_options *o, struct argp_state *state) {
     const run_files *const f = &o->run.files;
     if (!files_find(f->inputs, f->num_inputs, "x")) argp_error(state, "--x is needed");
     if (!o->weights == !o->packed) argp_error(state, "either --weights or --packed is needed");
-    if (o->packed && o->run.save_packed) argp_error(state, "--save-packed has nothing to add to the file of --packed");
+    if (o->packed && o->run.save_packed)
+        argp_error(state, "--save-packed cannot be combined with --packed: the weights are packed already");
     if (o->packed && has_request(&o->request))
-        argp_error(state, "--prefix, --layout, --name and --ignore choose among --weights; packed ones have no names");
+        argp_error(state, "--prefix, --layout, --name and --ignore need --weights: packed weights have no names");
     if (files_find(f->inputs, f->num_inputs, "packed_weights"))
-        argp_error(state, "packed_weights are a file for --packed, not for --tensor");
+        argp_error(state, "packed_weights are given by --packed, not by --tensor");
     return 0;
 }
 

@@ -14,7 +14,7 @@ static error_t finish(const run_options *o, struct argp_state *state) {
     const run_files *const f = &o->files;
     const bool has_qkv = files_find(f->inputs, f->num_inputs, "q") && files_find(f->inputs, f->num_inputs, "k") &&
                          files_find(f->inputs, f->num_inputs, "v");
-    if (!has_qkv && !o->problem) argp_error(state, "--q, --k and --v are all needed, or a problem that has others");
+    if (!has_qkv && !o->problem) argp_error(state, "--q, --k and --v are needed, or a PROBLEM with other inputs");
     return 0;
 }
 
@@ -36,14 +36,12 @@ int cmd_run(int argc, char **argv) {
         options,
         parse,
         "[PROBLEM]",
-        "Computes attention, or with embed_dim a whole block, on arrays in .npy files "
-        "(little-endian). Sizes that "
-        "PROBLEM does not name come from the files; with layout=bshd in PROBLEM those of "
-        "q, k, v and the result hold [batch,] seq, heads, dim. A block has its inputs "
-        "x, x_kv ... by --tensor, and so its weights: q_weight, q_bias, qkv_weight ... "
-        "With op=linear, conv, index, blocks or mla it is a step of that operator, on files or, "
-        "if none are given, on random numbers of --sizes. "
-        "`attune compile --emit=ir PROBLEM` shows which tensors a problem has.",
+        "Computes attention, or with embed_dim a whole block, on arrays in .npy files (little-endian). Sizes that "
+        "PROBLEM does not name come from the files; with layout=bshd the dims of q, k, v and the result are [batch,] "
+        "seq, heads, dim. The inputs and weights of a block are given by --tensor: x, x_kv, q_weight, q_bias, "
+        "qkv_weight ... With op=linear, conv, index, blocks or mla it computes a step of that operator, on files or, "
+        "if none are given, on random numbers of the dims in --sizes. `attune compile --emit=ir PROBLEM` shows which "
+        "tensors a problem has.",
         run_command_children,
         NULL,
         NULL};

@@ -35,15 +35,16 @@ typedef struct sweep_options {
 } sweep_options;
 
 static const struct argp_option options[] = {
-    {"warm", TOOL_KEY_WARM, NULL, 0, "Kernels come from the disk cache, which is filled first (default)", 0},
+    {"warm", TOOL_KEY_WARM, NULL, 0, "Take kernels from the disk cache, which is filled first (default)", 0},
     {"cold", TOOL_KEY_COLD, NULL, 0, "Compile every kernel anew, without the disk cache", 0},
-    {"cold-data", TOOL_KEY_COLD_DATA, NULL, 0, "Tensors are in memory, not in the caches, before each call", 0},
+    {"cold-data", TOOL_KEY_COLD_DATA, NULL, 0, "Tensors come from memory, not from the CPU's caches", 0},
     {"threads", TOOL_KEY_THREADS, "N", 0, "Threads, each on a CPU of its own (default 1)", 0},
     {"samples", TOOL_KEY_SAMPLES, "N", 0, "Samples of each problem (default 10)", 0},
-    {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where problems leave them open", 0},
+    {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Values for sizes that are dynamic in the problems", 0},
     {"jobs", TOOL_KEY_JOBS, "N", 0, "Kernels compiled at a time (default: one for each CPU)", 0},
     {"limit", TOOL_KEY_LIMIT, "N", 0, "Refuse grids of more problems (default 1000)", 0},
-    {"shard", TOOL_KEY_SHARD, "I/N", 0, "Measure the I-th of N parts of the grid: every N-th problem", 0},
+    {"shard", TOOL_KEY_SHARD, "I/N", 0, "Measure the I-th of N parts of the grid: every N-th problem, from the I-th on",
+     0},
     {"dry-run", TOOL_KEY_DRY_RUN, NULL, 0, "Print the problems, and measure nothing", 0},
     {"output", 'o', "FILE", 0, "Write JSON here, after each problem; a file that has results is continued", 0},
     {"max-spread", TOOL_KEY_MAX_SPREAD, "PERCENT", 0,
@@ -97,8 +98,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_MAX_SPREAD: o->max_spread = parse_spread(state, argument); return 0;
     case ARGP_KEY_ARG:
         if (strcmp(argument, "merge") == 0)
-            argp_error(state, "merge comes first: attune sweep merge [OPTION...] FILE...; a file of grids with this "
-                              "name is ./merge");
+            argp_error(state, "merge must be the first argument: attune sweep merge [OPTION...] FILE...; for a file of "
+                              "grids with this name write ./merge");
         if (o->num_grids == MAX_GRIDS) argp_error(state, "at most %d grids fit in one run", MAX_GRIDS);
         o->grids[o->num_grids++] = argument;
         return 0;
@@ -106,7 +107,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         if (!o->num_grids) argp_error(state, "a GRID is needed, or a FILE of grids");
         if (o->is_cold && o->is_warm) argp_error(state, "--cold and --warm contradict each other");
         if (o->json && o->csv) argp_error(state, "--json and --csv both want standard output");
-        if (o->output && strcmp(o->output, "-") == 0) argp_error(state, "-o needs a file to go on with; --json prints");
+        if (o->output && strcmp(o->output, "-") == 0)
+            argp_error(state, "-o needs a file; --json prints to standard output");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -119,12 +121,12 @@ static bool is_within_limit(const sweep_options *o, size_t count) {
     const size_t all = count > SIZE_MAX - o->list.count ? SIZE_MAX : o->list.count + count;
     if (all <= o->limit) return true;
     if (all == SIZE_MAX)
-        tool_error("that is a sweep of more problems than can be counted; the limit is %zu", o->limit);
+        tool_error("the grid has more problems than can be counted; the limit is %zu", o->limit);
     else if (all > MOST_LIMIT)
-        tool_error("that is a sweep of %zu problems; the limit is %zu, and %d at most", all, o->limit, MOST_LIMIT);
+        tool_error("the grid has %zu problems; the limit is %zu, and --limit allows at most %d", all, o->limit,
+                   MOST_LIMIT);
     else
-        tool_error("that is a sweep of %zu problems; --limit=%zu would allow it, but the limit is %zu", all, all,
-                   o->limit);
+        tool_error("the grid has %zu problems, more than the limit of %zu; --limit=%zu allows it", all, o->limit, all);
     return false;
 }
 
@@ -201,7 +203,7 @@ static bool add_all(sweep_options *o) {
             tool_error("arguments are separate grids; join keys with commas");
         return false;
     }
-    if (!o->list.count) tool_error("no combination of the grid is a problem");
+    if (!o->list.count) tool_error("attune refuses every combination of the grid");
     return o->list.count > 0 && take_shard(o);
 }
 
@@ -348,12 +350,12 @@ static void explain_rest(const sweep_run *run) {
     const sweep_options *const o = run->options;
     const size_t done = sweep_file_count(&run->file, &o->list);
     if (o->refused)
-        tool_error("%zu combination%s of the grid %s no problem%s; the others were measured", o->refused,
-                   o->refused == 1 ? "" : "s", o->refused == 1 ? "is" : "are", o->refused == 1 ? "" : "s");
+        tool_error("%zu combination%s of the grid %s refused; the others were measured", o->refused,
+                   o->refused == 1 ? "" : "s", o->refused == 1 ? "was" : "were");
     if (run->failed) tool_error("%zu of %zu problems could not be measured", run->failed, o->list.count);
     if (interruption_came() && done < o->list.count)
         tool_error("interrupted after %zu of %zu problems%s%s", done, o->list.count,
-                   o->output ? "; the same command goes on from " : "; with -o FILE a sweep could be continued",
+                   o->output ? "; the same command continues " : "; with -o FILE the sweep could be continued",
                    o->output ? o->output : "");
 }
 

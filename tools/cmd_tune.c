@@ -28,14 +28,13 @@ typedef struct tune_options {
 static const struct argp_option options[] = {
     {"budget", TOOL_KEY_BUDGET, "SECONDS", 0, "Time for each problem (default 5s)", 0},
     {"threads", TOOL_KEY_THREADS, "N", 0,
-     "Threads that the kernel is to be fast with (default 1). Problems have one cached kernel, that of the last tuning",
-     0},
-    {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where problems leave them open", 0},
-    {"ir", TOOL_KEY_IR, "FILE", 0, "Choose the numbers of the `param` lines of a kernel in loop IR", 0},
+     "The number of threads to tune for (default 1). A problem has one cached kernel: that of the last tuning", 0},
+    {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Values for sizes that are dynamic in the problems", 0},
+    {"ir", TOOL_KEY_IR, "FILE", 0, "Tune the `param` lines of this kernel in loop IR", 0},
     {"arg", TOOL_KEY_ARG, "NAME=VALUE", 0,
-     "With --ir: a number for a scalar, F.npy for a buffer. Buffers of f32 and f64 are random otherwise", 0},
+     "With --ir: a number for a scalar, F.npy for a buffer. Without it, buffers of f32 and f64 are random", 0},
     {"export", TOOL_KEY_EXPORT, "FILE", 0, "Write all results to a new file", 0},
-    {"import", TOOL_KEY_IMPORT, "FILE", 0, "Take in the results of such a file", 0},
+    {"import", TOOL_KEY_IMPORT, "FILE", 0, "First read the results of such a file", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -94,8 +93,8 @@ static void report_wrong(const tune_options *o, const attune_context *context, c
     char sizes[SIZES_TEXT];
     sizes_print(&o->sizes, sizes);
     if (attune_get_machine_info(context, &info)) tool_library_error(NULL);
-    tool_error("a kernel's bits are not the interpreter's; please report: attune-lab check %s%s%s --schedule=%s "
-               "--isa=%s --inputs=%s --seed=%d",
+    tool_error("this is a bug in attune: the bits of a kernel differ from the interpreter's; please report: attune-lab "
+               "check %s%s%s --schedule=%s --isa=%s --inputs=%s --seed=%d",
                problem, *sizes ? " --sizes=" : "", sizes, schedule, info.isa, input_kind_name(INPUT_ORDINARY), SEED);
 }
 
@@ -160,11 +159,11 @@ static bool tune_one(const tune_options *o, attune_context *context, const attun
 static void warn_of_rest(const manifest *problems) {
     size_t count = 0;
     if (problems->left_out)
-        tool_error("%zu lines are kernels of other operators than attention, which are left out", problems->left_out);
+        tool_error("%zu lines describe operators other than attention, which cannot be tuned; they are skipped",
+                   problems->left_out);
     for (size_t i = 0; i < problems->count; i++) count += problems->entries[i].schedule != NULL;
     if (count)
-        tool_error("%zu of %zu problems come with a schedule, which is left out: what is found is for callers who name "
-                   "none",
+        tool_error("%zu of %zu problems come with a schedule, which is ignored: results are for callers that name none",
                    count, problems->count);
 }
 
@@ -275,11 +274,10 @@ int cmd_tune(int argc, char **argv) {
         options,
         parse,
         "[PROBLEM|FILE...]",
-        "Finds the fastest schedule for each problem by measuring, on this machine. Every kernel that wins is checked "
-        "against the interpreter; from then on it is what problems without a schedule get. Results are kept beside the "
-        "disk cache. A FILE holds problems, one in a line; schedules after them are left out. Ctrl-C ends the search "
-        "and keeps what it found; a second "
-        "one ends at once.",
+        "Finds the fastest schedule for each problem by measuring on this machine. Every winner is compared with the "
+        "interpreter; from then on programs that name no schedule use it. Results are stored beside the disk cache. A "
+        "FILE has one problem on each line; schedules after them are ignored. Ctrl-C ends the search and keeps its "
+        "results; a second one ends the command at once.",
         tool_common_children,
         NULL,
         NULL};

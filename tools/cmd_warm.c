@@ -17,7 +17,7 @@ typedef struct warm_options {
 
 static const struct argp_option options[] = {
     {"jobs", TOOL_KEY_JOBS, "N", 0, "Kernels compiled at a time (default: one for each CPU)", 0},
-    {"budget", TOOL_KEY_BUDGET, "SECONDS", 0, "Begin no kernel after this time; those left are counted", 0},
+    {"budget", TOOL_KEY_BUDGET, "SECONDS", 0, "After this time compile no further kernel, and count those left", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -29,7 +29,7 @@ static bool add_line(void *user, const char *text, const char *file, int line) {
     warm_options *const o = user;
     if (manifest_add(&o->list, text, file, line)) return true;
     if (++o->damaged < MOST_NAMED || o->list.count) return true;
-    tool_error("%s: the first %d lines are no problems: it is no manifest", file, MOST_NAMED);
+    tool_error("%s: the first %d lines are not problems, so this is not a manifest", file, MOST_NAMED);
     return false;
 }
 
@@ -87,12 +87,12 @@ static int report(const warm_options *o, const warming *w, uint32_t jobs, const 
     else
         print_text(o, w);
     tool_flush();
-    if (o->damaged) tool_error("lines that are no problems, and were left out: %zu", o->damaged);
+    if (o->damaged) tool_error("lines skipped because they are not problems: %zu", o->damaged);
     if (w->write_failures)
-        tool_error("not all that was compiled is in %s, which could not be written; the same command compiles the rest",
+        tool_error("%s could not be written, so some compiled kernels are not in it; run the same command again",
                    machine->cache_dir);
     if (count[WARM_LEFT])
-        tool_error("%s with %zu kernels left; the same command goes on",
+        tool_error("%s with %zu kernels left; the same command continues",
                    interruption_came() ? "interrupted" : "out of time", count[WARM_LEFT]);
     return count[WARM_FAILED] || count[WARM_LEFT] || o->damaged || w->write_failures ? TOOL_FAILED : code;
 }
@@ -101,7 +101,7 @@ static int warm(warm_options *o, attune_context *context) {
     attune_machine_info machine = {.struct_size = sizeof machine};
     if (attune_get_machine_info(context, &machine) != ATTUNE_OK) return tool_library_error(NULL);
     if (!*machine.cache_dir) {
-        tool_error("the disk cache is off: there is nothing to warm");
+        tool_error("the disk cache is off, so kernels cannot be stored");
         return TOOL_FAILED;
     }
     const uint32_t jobs = o->jobs ? o->jobs : machine.max_workers;
@@ -117,10 +117,10 @@ int cmd_warm(int argc, char **argv) {
         parse,
         "MANIFEST|PROBLEM...",
         "Compiles kernels into the disk cache, so that programs find them there. A MANIFEST has a line `PROBLEM` or "
-        "`PROBLEM | SCHEDULE` for each. A PROBLEM may also be a description of another operator, which stands for its "
-        "kernels: op=linear,.... With ATTUNE_RECORD=FILE any program that uses attune writes a MANIFEST of the kernels "
-        "that it had to compile. Exit status 1: a kernel failed, time ran out, a line of a MANIFEST is wrong, or the "
-        "cache could not be written.",
+        "`PROBLEM | SCHEDULE` for each. A PROBLEM may also be the description of another operator (op=linear,...), "
+        "which stands for all of its kernels. With ATTUNE_RECORD=FILE any program that uses attune writes a MANIFEST "
+        "of the kernels that it had to compile. Exit status 1: a kernel failed, time ran out, a line of a MANIFEST is "
+        "wrong, or the cache could not be written.",
         tool_common_children,
         NULL,
         NULL};

@@ -21,8 +21,8 @@ report $status "it describes the machine"
 report $? "it names no host, user or directory"
 refuse "a report where nothing can be written, before anything is measured" \
     '/nowhere/r.json: cannot write: No such file' "$ATTUNE" bench --report /nowhere/r.json
-expect "a report of other problems" 2 'the same problems everywhere' "$ATTUNE" bench --report "$report" num_heads=1
-expect "a report and another file" 2 'one file is written' "$ATTUNE" bench --report "$report" -o "$work/o.json"
+expect "a report of other problems" 2 'a fixed set of problems' "$ATTUNE" bench --report "$report" num_heads=1
+expect "a report and another file" 2 '-o and --report exclude each other' "$ATTUNE" bench --report "$report" -o "$work/o.json"
 expect "a report on standard output" 2 '--report needs a file' "$ATTUNE" bench --report -
 
 # ---- Beside each other ----
@@ -53,5 +53,5 @@ refuse "a result without a time" 'result 1 lacks its problem or its median_us' "
     "$work/incomplete.json"
 expect "no files" 2 'are needed' "$ATTUNE" bench compare
 expect "more files than fit" 2 'at most 16 files' "$ATTUNE" bench compare $(seq 17)
-expect "compare after a problem" 2 'compare comes first' "$ATTUNE" bench num_heads=1 compare
+expect "compare after a problem" 2 'compare must be the first argument' "$ATTUNE" bench num_heads=1 compare
 echo "1..$number"

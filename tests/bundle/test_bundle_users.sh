@@ -110,12 +110,12 @@ same "one with its name" "$work/mixed/libone-aarch64.a" "$work/apart/libone.a"
 same "whose header is the same" "$work/mixed/one.h" "$work/apart/one.h"
 [ "$(ls "$work/mixed" | wc -l)" = 3 ]
 report $? "nothing else is written"
-refuse "two architectures and one linker" 'two architectures, but LD names one linker, ld: make a bundle of each' \
+refuse "two architectures and one linker" 'two architectures, but LD names one linker, ld: make one bundle for each' \
     env LD=ld "$ATTUNE" bundle --shared -o "$work/none.so" --header "$work/none.h" --name one \
     --targets avx2,aarch64 "$one"
 [ ! -e "$work/none.so" ] && [ ! -e "$work/none.h" ]
 report $? "nothing is written"
-refuse "a library in the place of the header" 'libone-aarch64.a would be both a library and the header' \
+refuse "a library in the place of the header" 'libone-aarch64.a is named both as a library and as the header' \
     "$ATTUNE" bundle -o "$work/libone.a" --header "$work/libone-aarch64.a" --name one --targets avx2,aarch64 "$one"
 refuse "a target that neither has" "unknown ISA 'avx3'" mixed mixed aarch64,avx3
 

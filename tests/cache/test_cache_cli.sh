@@ -299,7 +299,7 @@ else
     grep -Eq '^features 0x[0-9a-f]+$' "$work/classes/machine-probe"
     report $? "with the features of the CPU"
     mkdir -p "$work/no-place/machine-probe/x"
-    expect "that it could not be kept" 1 '^attune: .*could not be kept in .*no-place: ' \
+    expect "that it could not be kept" 1 '^attune: .*could not be stored in .*no-place: ' \
         env ATTUNE_CACHE_DIR="$work/no-place" "$attune" info --probe-machine
     grep -Eq '^tuning class +[a-z]' "$work/stdout"
     report $? "is told after the class"
@@ -328,5 +328,5 @@ expect "a cap beyond all" 2 "not '9999999999G'" "$attune" cache gc --max-bytes=9
 expect "a cap for ls" 2 'for gc, not for ls' "$attune" cache ls --max-bytes=1
 expect "a seed for why" 2 'for audit, not for why' "$attune" cache why $a --seed=1
 expect "a schedule for ls" 2 'for why, not for ls' "$attune" cache ls --schedule=lanes=8
-expect "help" 0 '^  why +name what keeps a problem of attention from being found' "$attune" cache --help
+expect "help" 0 '^  why +say why the kernel of a problem is not found' "$attune" cache --help
 echo "1..$number"

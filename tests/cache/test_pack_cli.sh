@@ -129,7 +129,7 @@ if [ -n "$server" ]; then
         'long\.pack cannot be fetched: it is longer than its header says' "$attune" cache add "$url/long.pack"
     # Bytes 16 to 23 are the size: 2^40.
     { head -c 16 "$pack" && printf '\0\0\0\0\0\1\0\0' && tail -c +25 "$pack"; } >"$work/large.pack"
-    expect "nor one whose header says too much" 1 'large\.pack cannot be fetched: its header says more bytes' \
+    expect "nor one whose header says too much" 1 'large\.pack cannot be fetched: it is larger than the limit' \
         "$attune" cache add "$url/large.pack"
     expect "nor what is no pack" 1 'manifest cannot be fetched: it is no pack' "$attune" cache add "$url/manifest"
     expect "a file that the server lacks" 1 'none\.pack cannot be fetched: .*404' "$attune" cache add "$url/none.pack"

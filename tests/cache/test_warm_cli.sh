@@ -63,12 +63,12 @@ printf '%s\nnum_heads=0\n' $a >"$work/bad"
 expect "a line that is no problem is named" 1 'bad, line 2: num_heads=0: num_heads is 0' "$attune" warm "$work/bad"
 printf '# of another version\r\n%s,frobs=1\n%s # again\n\n  %s\nnum_heads=2,seq_' $b $a $b >"$work/bad"
 expect "those that can be read are compiled" 1 '^2 kernels: .* 0 failed, 0 left' "$attune" warm "$work/bad"
-[ "$(wc -l <"$work/stderr")" -eq 3 ] && grep -q 'left out: 2$' "$work/stderr"
+[ "$(wc -l <"$work/stderr")" -eq 3 ] && grep -q 'not problems: 2$' "$work/stderr"
 report $? "and the others counted"
 expect "in JSON, too" 1 '"damaged_lines": 2' "$attune" warm --json "$work/bad"
 head -c 2000 "$attune" | od -An -tx1 -v | tr -d ' ' >"$work/noise"
 "$attune" warm "$work/noise" >"$work/stdout" 2>"$work/stderr"
-[ $? -eq 1 ] && [ "$(wc -l <"$work/stderr")" -eq 21 ] && tail -n 1 "$work/stderr" | grep -q 'it is no manifest'
+[ $? -eq 1 ] && [ "$(wc -l <"$work/stderr")" -eq 21 ] && tail -n 1 "$work/stderr" | grep -q 'this is not a manifest'
 report $? "what is no manifest is not read to its end"
 expect "problems that share a kernel" 0 \
     '^1 kernel: 1 compiled, 0 cached already, 0 failed, 0 left; 2 more problems share them' "$attune" warm \
@@ -77,12 +77,12 @@ expect "problems that share a kernel" 0 \
 printf '\n# nothing\n' >"$work/empty"
 refuse "a manifest without problems" 'names no problem' "$attune" warm "$work/empty"
 refuse "a manifest that is missing" 'none' "$attune" warm "$work/none"
-ATTUNE_CACHE_DIR=$work/small expect "a full disk" 1 'not all that was compiled is in .*small' bash -c \
+ATTUNE_CACHE_DIR=$work/small expect "a full disk" 1 'small could not be written, so some compiled kernels are not in it' bash -c \
     'ulimit -f 1; trap "" XFSZ; "$@" 2>&1 | cat; exit "${PIPESTATUS[0]}"' - "$attune" warm \
     num_heads=2,seq_q=4,head_dim=64
 expect "once there is room" 0 '1 compiled, 0 cached' "$attune" warm --cache-dir="$work/small" \
     num_heads=2,seq_q=4,head_dim=64
-refuse "a cache that is off" 'nothing to warm' env ATTUNE_CACHE_DIR= "$attune" warm $a
+refuse "a cache that is off" 'the disk cache is off' env ATTUNE_CACHE_DIR= "$attune" warm $a
 
 # Interrupted: whole entries are there, and the same command goes on.
 seq -f 'num_heads=1,seq_q=%g,head_dim=24' 200 >"$work/many"

@@ -339,7 +339,7 @@ report $? "a line for each of them"
 expect "bench of a schedule that is none" 2 "not a field of a schedule" "$attune" bench $small --schedule=tiles=3
 expect "bench of a schedule that does not fit" 1 'lanes must be' "$attune" bench $small --samples=3 \
     --schedule=strategy=q_lanes,lanes=1024,$ones
-expect "schedules and the interpreter" 2 'for machine code' "$attune" bench $small --engine=interp --schedule=lanes=4
+expect "schedules and the interpreter" 2 'needs machine code' "$attune" bench $small --engine=interp --schedule=lanes=4
 expect "decode is bound by memory" 0 '"bound": "memory"' "$attune" bench --json --samples=3 \
     num_heads=16,seq_q=1,seq_kv=4096,head_dim=64
 expect "prefill is bound by arithmetic" 0 '"bound": "compute"' "$attune" bench --json --samples=3 \
@@ -375,7 +375,7 @@ expect "cache ls --json" 0 '"schema": 2' "$attune" cache ls --json
 expect "cache verify" 0 ' 0 damaged' "$attune" cache verify
 expect "info" 0 '^llvm +[0-9]+' "$attune" info
 expect "info says how it found the tuning class" 0 \
-    '^machine +[a-z0-9-]+ \((found by|its nearest|named by|attune does not)' "$attune" info
+    '^machine +[a-z0-9-]+ \((found by|the nearest|named by|attune does not)' "$attune" info
 expect "info says who named it" 0 '^machine +zen3 \(named by ATTUNE_MACHINE\)' env ATTUNE_MACHINE=zen3 "$attune" info
 expect "info has the class of numbers" 0 '^machine +custom-[0-9a-f]{16} \(numbers of ATTUNE_MACHINE\)' \
     env ATTUNE_MACHINE=zen3,l2=2M "$attune" info

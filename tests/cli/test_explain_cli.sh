@@ -32,11 +32,11 @@ awk 'length > 120 { exit 1 }' "$work/stdout"
 report $? "no line is too long"
 tiles=strategy=q_lanes,lanes=4,score_keys=4,score_row_vectors=1,score_columns=1,value_columns=4,value_row_vectors=1
 tiles+=,value_keys=1,task_row_vectors=2,kv_tile=4
-expect "what is computed for nothing" 0 '12 rows instead of 10: 16.7 % for nothing' choice avx2 \
+expect "what is computed for nothing" 0 '12 rows instead of 10: 16.7 % in vain' choice avx2 \
     --schedule=$tiles \
     num_heads=1,seq_q=10,seq_kv=12,head_dim=8
 expect "nothing is said of nothing" 0 'at most' choice avx2 num_heads=2,seq_q=64,head_dim=16
-! grep -q 'for nothing' "$work/stdout"
+! grep -q 'in vain' "$work/stdout"
 report $? "where all is needed"
 
 # Heads of 48 columns: scores without a loop over d, and sums of values that stay in registers.
@@ -154,7 +154,7 @@ expect "a block" 0 'products: ' "$attune" explain embed_dim=32,num_heads=2,seq_q
 expect "decoding" 0 'few, so that reading' choice avx2 num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=300,head_dim=32
 expect "lengths of the run" 0 '^ +rows +0 to +4  #$' "$attune" explain --sizes=seq_q=5,seq_kv=9 \
     seq_q=-1,seq_kv=-1,head_dim=8
-expect "another schedule" 0 'why +it was asked for' "$attune" explain --schedule=score_columns=1 $small
+expect "another schedule" 0 'why +the caller set it' "$attune" explain --schedule=score_columns=1 $small
 "$attune" explain --dry-run $small >"$work/stdout" 2>"$work/stderr" && ! grep -q measured "$work/stdout"
 report $? "a dry run measures nothing"
 "$attune" warm --cache-dir="$work/warm" $small >"$work/stdout" 2>"$work/stderr"
@@ -175,7 +175,7 @@ report $? "and what all phases come to"
 one_task=--schedule=lanes=4,score_row_vectors=1,value_row_vectors=1,task_row_vectors=4 # of 16 rows, on any CPU
 expect "ranges that get shorter" 0 '^ +phase 1: 102 tasks, at most 26 for a thread, idle 1\.9 %$' \
     env ATTUNE_MACHINE=generic "$attune" explain --threads=4 --dry-run $one_task num_heads=102,seq_q=16,head_dim=64
-expect "parts for third caches" 0 '^tasks +shared by 4 threads, 3 to a third cache, all of a phase' \
+expect "parts for third caches" 0 '^tasks +shared by 4 threads, 3 to an L3 cache, if all tasks' \
     env ATTUNE_MACHINE=generic,l3_cores=3 "$attune" explain --threads=4 --dry-run $one_task \
     num_heads=17,seq_q=16,head_dim=64
 grep -qE '^ +phase 1: 17 tasks, at most 5 for a thread, idle 15\.0 %$' "$work/stdout"
@@ -231,7 +231,7 @@ expect "as JSON" 0 '"lacks_code": true' without_compiler num_heads=4,seq_q=301,h
 
 expect "the kernels of a description" 0 'few +.*KiB +1 .* fewer than 8 tokens' "$attune" explain \
     op=linear,num_heads=2,head_dim=16
-expect "one of them" 0 'tokens +.*at least 8 tokens' "$attune" explain op=conv,channels=8,taps=4,kernel=tokens
+expect "one of them" 0 'tokens +.*8 or more tokens' "$attune" explain op=conv,channels=8,taps=4,kernel=tokens
 expect "an operator with one" 0 'own .*all steps' "$attune" explain \
     op=index,num_heads=2,head_dim=16,num_ids=4
 expect "kernels of blocks" 0 '32768 .*up to 32768' "$attune" explain \
@@ -242,7 +242,7 @@ expect "as JSON" 0 '"kernel": "op=conv,channels=1,taps=4,dilation=1,dtype=f32,ke
     op=conv,channels=8,taps=4
 expect "without a compiler" 0 'few +the virtual machine' env ATTUNE_COMPILE=never "$attune" explain --cache-dir= \
     op=linear,num_heads=2,head_dim=24
-expect "that steps may use tier 0" 0 '^steps use a kernel of tier 0' env ATTUNE_COMPILE=never "$attune" explain \
+expect "that steps may use tier 0" 0 '^without a compiler, steps use' env ATTUNE_COMPILE=never "$attune" explain \
     --cache-dir= op=linear,num_heads=2,head_dim=64
 expect "a description that is wrong" 1 'taps is 65' "$attune" explain op=conv,channels=8,taps=65
 expect "sizes" 2 'a description has no --schedule, .* attune run measures a step' "$attune" explain \

@@ -48,7 +48,7 @@ else
     expect "a NaN" 1 "$off" spoiled both nan "${layer[@]}"
     expect "less than the limit" 0 'the same bits' spoiled both 1e-7 "${layer[@]}"
     expect "machine code alone" 1 'machine code and interpreter differ: out' spoiled code 1e-7 "${layer[@]}"
-    expect "where a function may enlarge errors" 0 'not judged: a function' spoiled both 1e-3 'score_mod=2*score' \
+    expect "where a function may enlarge errors" 0 'not checked: a function' spoiled both 1e-3 'score_mod=2*score' \
         "${layer[@]}"
 fi
 expect "a right result" 0 '"is_right": true' "$attune" run is_causal=1 "${layer[@]}" --check --json

@@ -77,7 +77,7 @@ expect "another size than the files have" 1 \
     "$attune" run op=linear,num_kv_heads=2 "${call[@]}"
 expect "another type than the files have" 1 'q is f32; it must be bf16, as dtype' \
     "$attune" run op=linear,dtype=bf16 "${call[@]}"
-expect "a kernel" 1 'the problem names a kernel; steps take the one that fits their tensors' "$attune" run \
+expect "a kernel" 1 'the problem names a kernel, but a step chooses its own' "$attune" run \
     op=linear,kernel=few "${call[@]}"
 expect "a flag that is neither 0 nor 1" 1 'reproducible is 2; it must be 0 or 1' "$attune" run \
     op=linear,reproducible=2 "${call[@]}"

@@ -179,11 +179,11 @@ refuse "an operator that comes second, explained" 'op=mla must come first' "$att
 refuse "a decay that the rule has not" \
     'decay is given, but the rule delta has none; say rule=gated or rule=gated_delta' "$attune" run \
     op=linear,rule=delta "${rows[@]:1:6}" --tensor "decay=$work/rows.npy"
-expect "two files of q" 2 'q has two files; one is wanted' "$attune" run op=linear --q a.npy "${rows[@]:1:6}"
-expect "two files of q of attention" 2 'q has two files; one is wanted' "$attune" run --q a.npy --q b.npy
-expect "two files of another tensor" 2 'x has two files; one is wanted' "$attune" run op=conv "${files[@]}" \
+expect "two files of q" 2 'q is given twice' "$attune" run op=linear --q a.npy "${rows[@]:1:6}"
+expect "two files of q of attention" 2 'q is given twice' "$attune" run --q a.npy --q b.npy
+expect "two files of another tensor" 2 'x is given twice' "$attune" run op=conv "${files[@]}" \
     --tensor "x=$work/x.npy"
-expect "two files for an output" 2 'state has two files; one is wanted' "$attune" run "${conv[@]}" \
+expect "two files for an output" 2 'state is given twice' "$attune" run "${conv[@]}" \
     --write "state=$work/a.npy" --write "state=$work/b.npy"
 expect "sizes that the files have not" 1 'x has the shape \(2, 9, 19\); it must be \(batch=2, seq=8, channels\)' \
     "$attune" run op=conv "${files[@]}" --sizes seq=8

@@ -82,10 +82,10 @@ kernel @scaled (x: f32[n] inout, n: idx) {
   parallel for i in 0..n { x[i] = x[i] * $factor.0 }
 }
 AIR
-expect "a number that changes what is computed is wrong, also of an inout buffer" 1 'first being factor=2; ' \
+expect "a number that changes what is computed is wrong, also of an inout buffer" 1 'left out: 1, the first factor=2' \
     "$attune" tune --ir "$work/scaled.air" --budget=5 --arg n=8
 sed 's/x: f32\[n\]/x: f32[n * $factor]/' "$work/scaled.air" >"$work/shaped.air"
-expect "so is one that changes parameters" 1 'take other parameters .*, or give other bits: 1, .* being factor=2; ' \
+expect "so is one that changes parameters" 1 'other parameters or gives other bits .*: 1, the first factor=2' \
     "$attune" tune --ir "$work/shaped.air" --budget=5 --arg n=8
 
 odd=$work/$'caf\xe9.air'
@@ -113,11 +113,11 @@ bad "no number" 'param a =' 'a number is missing'
 bad "no equals sign" 'param a 3' "'=' is missing"
 bad "a number that is too large" 'param a = 3000000000' 'a number is out of range'
 bad "a list without the usual number" 'param a = 3 in 1, 2' 'the usual number is not one of those'
-bad "a value twice" 'param a = 1 in 1, 1' 'a value is there twice'
-bad "a rest" 'param a = 1 2' 'the line goes on'
+bad "a value twice" 'param a = 1 in 1, 1' 'a value is given twice'
+bad "a rest" 'param a = 1 2' 'there is text after the last number'
 bad "a number in the next line" $'param a =\n1' 'a number is missing'
 bad "a number of the list in the next line" $'param a = 1 in 1,\n2' 'a number is missing'
-bad "numbers that are one word with 'in'" 'param a = 1 in1,2' 'the line goes on'
+bad "numbers that are one word with 'in'" 'param a = 1 in1,2' 'there is text after the last number'
 printf 'param a = 1\n\nkernel @k (y: f32[1] out) {\n parallel for i in 0..1 { y[i] = $b }\n}\n' >"$work/bad.air"
 refuse "a name without a parameter" '4:34: ' "$attune" ir "$work/bad.air"
 expect "arguments without a file" 2 'needs --ir' "$attune" tune num_heads=1,seq_q=8,head_dim=8 --arg n=1

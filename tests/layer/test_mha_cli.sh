@@ -57,9 +57,9 @@ expect "attune --help names it" 0 'mha +compute a whole block' "$attune" --help
 expect "no input" 2 '--x is needed' "$attune" mha num_heads=3 "${bert[@]}"
 expect "no weights" 2 'either --weights or --packed is needed' mha
 expect "weights and packed weights" 2 'either --weights or --packed' mha "${bert[@]}" --packed "$work/blob"
-expect "packed weights packed again" 2 'nothing to add' mha --packed "$work/blob" --save-packed "$work/again"
-expect "a prefix for packed weights" 2 'packed ones have no names' mha --packed "$work/blob" --prefix=a
-expect "packed weights as a tensor" 2 'for --packed, not for --tensor' mha "${bert[@]}" \
+expect "packed weights packed again" 2 'weights are packed already' mha --packed "$work/blob" --save-packed "$work/again"
+expect "a prefix for packed weights" 2 'packed weights have no names' mha --packed "$work/blob" --prefix=a
+expect "packed weights as a tensor" 2 'by --packed, not by --tensor' mha "${bert[@]}" \
     --tensor packed_weights="$work/x.npy"
 expect "an unknown layout" 2 "'out_in' or 'in_out', not 'rows'" mha "${bert[@]}" --layout=rows
 expect "a name for no weight" 2 "'w' is not one of q_weight, " mha "${bert[@]}" --name w=a
@@ -160,7 +160,7 @@ refuse "matrices whose layout no name tells" 'do not tell their layout: give --l
 expect "unless it is given" 0 'named as by textbooks' mha --weights "$work/bare.safetensors" --layout=in_out
 make_safetensors "$work/twice.safetensors" "{$(textbook query key value combine),$(entry fc.weight 24,24 $total \
     $((total + matrix)))}" $((total + matrix))
-refuse "two outputs" "'combine.weight' and 'fc.weight' are both called as out_weight is" mha \
+refuse "two outputs" "'combine.weight' and 'fc.weight' are both usual names of out_weight" mha \
     --weights "$work/twice.safetensors"
 make_safetensors "$work/stray.safetensors" "{$(textbook query key value combine),$(entry norm.weight 24 $total \
     $((total + bias)))}" $((total + bias))
@@ -332,7 +332,7 @@ refuse "a name that the file does not have" "there is no tensor 'w' \(for q_weig
     q_weight=w
 make_safetensors "$work/bad.safetensors" "{$(entry w 24,24 0 2304)}" 2304
 refuse "names of no convention" "no weights of a block, .*the file has 'w', of which --name q_weight=TENSOR" bad
-refuse "names that were looked for" 'by the names of attune, .* or of textbooks .query, q_proj, w_q.* combine, output' \
+refuse "names that were looked for" 'by the names of attune, .* or by other usual names .query, q_proj, w_q.* combine, output' \
     bad
 refuse "names for some weights only" 'no tensor is named for k_weight; the file has' bad --name q_weight=w
 mkfifo "$work/pipe"

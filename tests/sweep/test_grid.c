@@ -70,12 +70,12 @@ static void what_is_no_grid_is_refused(void **state) {
     static const struct {
         const char *text, *part;
     } cases[] = {
-        {"", "no KEY=VALUE"},
-        {"4", "'4' is no KEY=VALUE"},
+        {"", "not KEY=VALUE"},
+        {"4", "'4' is not KEY=VALUE"},
         {"=4", "no key"},
         {"a=", "a has an empty value"},
         {"a=1,,b=2", "a has an empty value"},
-        {"a=1,a=2", "a is there twice"},
+        {"a=1,a=2", "a is given twice"},
         {"a=1:", "'1:' is no range"},
         {"a=1:x", "is no range"},
         {"a=1 | lanes=16", "'1 | lanes=16' names a schedule"},

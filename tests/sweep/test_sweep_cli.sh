@@ -160,23 +160,23 @@ done
 refuse "a directory as the file" 'cannot' "${sweep[@]}" -o "$work" $grid
 expect "no file to go on with" 2 'json prints' "${sweep[@]}" -o - $grid
 
-refuse "a grid that explodes" 'a sweep of 4000 problems; --limit=4000' "${sweep[@]}" seq_q=1:2000,head_dim=8,16
-refuse "a long range" 'a sweep of 100000 problems; --limit=100000 would' "${sweep[@]}" seq_q=1:100000,head_dim=8
-refuse "a range longer than any limit" 'a sweep of 200000000 problems; the limit is 1000, and 10000000 at most' \
+refuse "a grid that explodes" '4000 problems, more .*; --limit=4000' "${sweep[@]}" seq_q=1:2000,head_dim=8,16
+refuse "a long range" '100000 problems, more .*; --limit=100000 allows' "${sweep[@]}" seq_q=1:100000,head_dim=8
+refuse "a range longer than any limit" '200000000 problems; the limit is 1000, and --limit allows at most 10000000' \
     "${sweep[@]}" \
     seq_q=1:100000000,head_dim=8,16
 refuse "a grid beyond counting" 'more problems than can be counted' "${sweep[@]}" \
     seq_q=1:65536,seq_kv=1:65536,head_dim=1:65536,batch=1:65536
-refuse "one problem more than the limit" 'a sweep of 7 problems; --limit=7' "${sweep[@]}" --limit=6 $grid \
+refuse "one problem more than the limit" '7 problems, more .* of 6; --limit=7' "${sweep[@]}" --limit=6 $grid \
     num_heads=1,seq_q=1,head_dim=8
 refuse "a manifest with schedules" 'names a schedule, but' "${sweep[@]}" "num_heads=1,seq_q=1,head_dim=8 | lanes=16"
 refuse "a range that never ends" 'never ends' "${sweep[@]}" seq_q=0:9:*2,head_dim=8
 refuse "a grid of one bad problem" 'seq_q=-4,head_dim=8: seq_q is -4' "${sweep[@]}" seq_q=-4,head_dim=8
 expect "a combination that is no problem" 1 'num_kv_heads=3,seq_q=4,head_dim=8 is left out: .*num_kv_heads' \
     "${sweep[@]}" num_heads=4,num_kv_heads=1:4,seq_q=4,head_dim=8
-[ "$(count '%$')" -eq 3 ] && grep -q '1 combination of the grid is no problem' "$work/stderr"
+[ "$(count '%$')" -eq 3 ] && grep -q '1 combination of the grid was refused' "$work/stderr"
 report $? "does not keep the others from being measured"
-expect "a grid without a problem" 1 'no combination of the grid is a problem' "${sweep[@]}" seq_q=-4,-3,head_dim=8
+expect "a grid without a problem" 1 'attune refuses every combination of the grid' "${sweep[@]}" seq_q=-4,-3,head_dim=8
 refuse "a file of grids that is missing" 'nothing' "${sweep[@]}" "$work/nothing"
 printf 'seq_q=4,head_dim=8\nseq_q=1:\n' >"$work/bad"
 refuse "a line that is no grid" 'bad, line 2: ' "${sweep[@]}" "$work/bad"
@@ -198,7 +198,7 @@ for _ in $(seq 200); do grep -q median_us "$work/long.json" 2>"$work/none" && br
 kill -INT $pid
 wait $pid
 status=$?
-[ $status -eq 1 ] && grep -q 'interrupted after .* of 30 problems; the same command goes on' "$work/stderr" &&
+[ $status -eq 1 ] && grep -q 'interrupted after .* of 30 problems; the same command continues' "$work/stderr" &&
     grep -q median_us "$work/long.json"
 report $? "an interrupted sweep says how to go on"
 expect "and goes on" 0 'nothing was compiled|cached already' "$attune" sweep --samples=40 --max-spread=none -o \

@@ -70,7 +70,7 @@ expect "one schedule only" 0 'nothing to choose.*; 0 of 1 ' \
     env ATTUNE_CACHE_DIR= "$attune" tune --budget=0.1 op=merge,num_heads=2,num_parts=2,seq_q=8,head_dim=16
 printf '%s | strategy=d_lanes\n%s\n' $small $small >"$work/recorded"
 expect "schedules of a recorded list are left out, which is said" 0 \
-    '1 of 2 problems come with a schedule, which is left out' \
+    '1 of 2 problems come with a schedule, which is ignored' \
     env ATTUNE_CACHE_DIR= "$attune" tune --budget=0.1 "$work/recorded"
 [ "$(grep -c '[0-9] of [0-9]* schedules timed' "$work/stdout")" -eq 1 ]
 report $? "and what is left of it is tuned once"

@@ -109,7 +109,7 @@ static bool read_back(warm_run *run, bool is_written) {
     for (size_t i = 0; i < run->list->count; i++) {
         manifest_entry *const entry = &run->list->entries[i];
         if (run->items[i].outcome != WARM_COMPILED || is_there(reader, entry, machine.machine)) continue;
-        if (is_written) tool_error("%s: compiled, but not to be read back from %s", entry->text, machine.cache_dir);
+        if (is_written) tool_error("%s: compiled, but it cannot be read back from %s", entry->text, machine.cache_dir);
         run->items[i].outcome = WARM_FAILED;
         entry->has_failed = true;
     }

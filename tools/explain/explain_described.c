@@ -10,9 +10,9 @@
 static const char *use_of(const char *word) {
     static const char *const uses[][2] = {
         {"any", "where nothing can be compiled"},
-        {"any_tokens", "longer steps where nothing can be compiled"},
+        {"any_tokens", "steps of 8 or more tokens where nothing can be compiled"},
         {"few", "steps whose longest sequence has fewer than 8 tokens"},
-        {"chunks", "longer ones"},
+        {"chunks", "steps whose longest sequence has 8 or more tokens"},
         {"channels", "contiguous channels"},
         {"state_apart", "contiguous channels, but not of the state"},
         {"apart", "other strides"},
@@ -26,7 +26,7 @@ static const char *use_of(const char *word) {
         {"expand_", "unabsorbed form: rows of the cache to keys and values"},
         {"out_", "the output projection"},
     };
-    if (!strcmp(word, "tokens")) return "at least 8 tokens: reproducible (linear), or side by side (conv)";
+    if (!strcmp(word, "tokens")) return "8 or more tokens, if reproducible (linear) or contiguous (conv)";
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
         const size_t length = strlen(uses[i][0]);
         if (uses[i][0][length - 1] == '_' ? !strncmp(word, uses[i][0], length) : !strcmp(word, uses[i][0]))
@@ -96,9 +96,9 @@ int explain_described(attune_context *context, const char *text, bool json) {
     if (json) return json_print_for(context, 0, json_pack("{s:s, s:o}", "description", text, "kernels", kernels));
     table_finish(t, stdout);
     if (is_by_vm && !strncmp(text, "op=linear", 9))
-        printf(
-            "\nsteps use a kernel of tier 0 for heads of many sizes in place of the virtual machine, where it computes "
-            "the description\n");
+        printf("\n"
+               "without a compiler, steps use a kernel of tier 0 if one fits the description, otherwise the virtual "
+               "machine\n");
     printf("\nattune run measures a step of it, by --sizes or on files; attune compile shows the code of a kernel\n");
     return TOOL_OK;
 }

@@ -29,8 +29,8 @@ static int64_t round_up(int64_t x, int64_t step) { return (x + step - 1) / step 
 static void print_waste(const char *what, int64_t needed, int64_t step) {
     const int64_t computed = round_up(needed, step);
     if (computed > needed)
-        printf("%*sscores are computed for %lld %s instead of %lld: %.1f %% for nothing\n", INDENT, "",
-               (long long)computed, what, (long long)needed, 100 * (1 - (double)needed / (double)computed));
+        printf("%*sscores are computed for %lld %s instead of %lld: %.1f %% in vain\n", INDENT, "", (long long)computed,
+               what, (long long)needed, 100 * (1 - (double)needed / (double)computed));
 }
 
 static int registers_of(const char *isa) {
@@ -127,13 +127,13 @@ static void print_why(const explanation *e) {
         printf(
             "this kernel is not attention, so there is nothing to choose; it uses only some numbers of the schedule\n");
     else if (e->has_schedule)
-        printf("it was asked for\n");
+        printf("the caller set it\n");
     else if (e->is_kept)
         printf("the cached kernel has it; today another one would be chosen\n");
     else if (e->prediction.is_tuned)
         printf("it won when this problem, or one of nearly the same lengths, was tuned\n");
     else
-        printf("attune's choice for this shape; nothing was tuned that is near\n");
+        printf("attune's choice; neither this problem nor a similar one was tuned\n");
     if (e->has_model) print_attention(e);
     if (e->num_reasons) print_reasons(e);
 }
@@ -152,8 +152,9 @@ static void print_model(const explanation *e) {
 static void print_tasks(const task_report *r) {
     char number[TABLE_NUMBER_BYTES];
     printf("\n%-*sshared by %u threads", INDENT, "tasks", r->threads);
-    if (r->cores && r->cores < r->threads) printf(", %u to a third cache", r->cores);
-    printf(", %s\n", r->is_measured ? "each task as long as it took alone" : "all of a phase of the same length");
+    if (r->cores && r->cores < r->threads) printf(", %u to an L3 cache", r->cores);
+    printf(", %s\n",
+           r->is_measured ? "with the measured time of each task" : "if all tasks of a phase take the same time");
     for (size_t p = 0; p < r->num_phases; p++) {
         const phase_tasks *const phase = &r->phases[p];
         printf("%*sphase %zu: %lld task%s, at most %lld for a thread, idle %.1f %%", INDENT, "", p + 1,

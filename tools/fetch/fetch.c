@@ -75,7 +75,7 @@ static const char *get(const char *url, fetch *f, char message[CURL_ERROR_SIZE])
     if (set_options(curl, url, f, message)) code = curl_easy_perform(curl);
     curl_easy_cleanup(curl);
     if (f->is_no_pack) return "it is no pack";
-    if (f->is_too_large) return "its header says more bytes than are fetched";
+    if (f->is_too_large) return "it is larger than the limit";
     if (f->is_too_long) return f->have < HEADER_BYTES ? "it is too long" : "it is longer than its header says";
     if (f->is_unwritable) return "the file cannot be written here";
     if (code) return *message ? message : curl_easy_strerror(code);

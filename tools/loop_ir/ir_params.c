@@ -75,14 +75,14 @@ static bool read_name(line_reader *r, const ir_params *params, ir_param *p) {
     p->name[length] = 0;
     r->at += length;
     for (size_t i = 0; i < params->count; i++)
-        if (strcmp(params->params[i].name, p->name) == 0) return fail_line(r, "this parameter is there already");
+        if (strcmp(params->params[i].name, p->name) == 0) return fail_line(r, "the parameter is given twice");
     return true;
 }
 
 /* After the word "param". */
 static bool read_param(line_reader *r, ir_params *params) {
     ir_param *const p = &params->params[params->count];
-    if (params->count == IR_MAX_PARAMS) return fail_line(r, "there are twelve parameters before this one, the most");
+    if (params->count == IR_MAX_PARAMS) return fail_line(r, "a file has at most 12 parameters");
     if (!read_name(r, params, p)) return false;
     if (!accept(r, "=")) return fail_line(r, "'=' is missing");
     if (!read_number(r, &p->usual)) return false;
@@ -91,12 +91,12 @@ static bool read_param(line_reader *r, ir_params *params) {
         int32_t value;
         if (!read_number(r, &value)) return false;
         if (p->num_values == IR_MAX_VALUES) return fail_line(r, "there are more than 64 values");
-        if (has_value(p, value)) return fail_line(r, "a value is there twice");
+        if (has_value(p, value)) return fail_line(r, "a value is given twice");
         p->values[p->num_values++] = value;
         goes_on = accept(r, ",");
     }
     skip_blanks(r);
-    if (*r->at && *r->at != '\n' && *r->at != '#') return fail_line(r, "the line goes on where it should end");
+    if (*r->at && *r->at != '\n' && *r->at != '#') return fail_line(r, "there is text after the last number");
     if (!p->num_values) p->values[p->num_values++] = p->usual;
     if (!has_value(p, p->usual)) return fail_line(r, "the usual number is not one of those after 'in'");
     params->values[params->count++] = p->usual;

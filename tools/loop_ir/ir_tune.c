@@ -27,8 +27,8 @@ static bool tell(const char *file, const ir_params *params, const int32_t *numbe
     }
     tune_report_warn(&report);
     if (result->wrong)
-        tool_error("%s: schedules that take other parameters than that of the usual numbers, or give other bits: %llu, "
-                   "the first being %s; they were left out",
+        tool_error("%s: with some numbers the kernel has other parameters or gives other bits than with the usual "
+                   "ones; these were left out: %llu, the first %s",
                    file, (unsigned long long)result->wrong, result->wrong_schedule);
     return is_good;
 }

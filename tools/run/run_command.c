@@ -30,11 +30,12 @@ typedef struct run_report {
 
 static const struct argp_option options[] = {
     {"tensor", TOOL_KEY_TENSOR, "NAME=F.npy", 0,
-     "Any other input: attn_mask, kv_lens, block_table, cos ..., k and v that are caches", 0},
-    {"sizes", TOOL_KEY_SIZES, "K=N,...", 0, "Run-time sizes that the files do not tell, such as seq_kv=512", 0},
+     "Any other input: attn_mask, kv_lens, block_table, cos ..., or k and v as caches of a block", 0},
+    {"sizes", TOOL_KEY_SIZES, "K=N,...", 0, "Values for dynamic sizes that the files do not give, such as seq_kv=512",
+     0},
     {"output", 'o', "F.npy", 0, "Write the result here; - is standard output", 0},
     {"lse", TOOL_KEY_LSE, "F.npy", 0, "Write the logarithms of the sums of exponentials here; - is standard output", 0},
-    {"write", TOOL_KEY_WRITE, "NAME=F.npy", 0, "Write any other output: weights, and k or v where keys are appended",
+    {"write", TOOL_KEY_WRITE, "NAME=F.npy", 0, "Write another output: weights, or k and v to which keys were appended",
      0},
     {"engine", TOOL_KEY_ENGINE, "jit|vm|interp", 0, "Machine code (default), virtual machine or interpreter", 0},
     {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "Change the chosen schedule", 0},
@@ -59,7 +60,7 @@ static size_t stdin_inputs(const run_options *o) {
 }
 
 static void add_file(struct argp_state *state, run_file *list, size_t *count, const char *name, const char *path) {
-    if (files_find(list, *count, name)) argp_error(state, "%s has two files; one is wanted", name);
+    if (files_find(list, *count, name)) argp_error(state, "%s is given twice", name);
     if (!files_add(list, count, name, path)) argp_error(state, "%s is one file too many", path);
 }
 
@@ -111,7 +112,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_ARG: tool_take_one(state, "problem", argument, &o->problem); return 0;
     case ARGP_KEY_END:
         if (o->save_packed) check_free(o, state, "the packed weights", o->save_packed);
-        if (stdin_inputs(o) > 1) argp_error(state, "two inputs want standard input");
+        if (stdin_inputs(o) > 1) argp_error(state, "only one input can come from standard input");
         if (o->json && takes_stdout(o)) argp_error(state, "--json and an array both want standard output");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -278,7 +279,7 @@ static void print_text(const run_options *o, FILE *stream, const char *problem, 
         table_cell(t, "f64 reference");
         if (r->has_reference)
             table_cell(t, "max error %.2e, RMS %.2e%s%s", r->max_error, r->rms_error,
-                       r->no_limits ? "; not judged: " : "", r->no_limits ? r->no_limits : "");
+                       r->no_limits ? "; not checked: " : "", r->no_limits ? r->no_limits : "");
         else
             table_cell(t, "none: it needs the weights before they were packed");
     }

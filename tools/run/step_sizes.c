@@ -231,7 +231,7 @@ static bool read_texts(step_call *c) {
         (c->o->sizes && mha_for_each_pair(c->o->sizes, ATTUNE_INVALID_ARGUMENT, take_size, c, &err)))
         tool_error("%s", err.message);
     else if (kernel != AT_ALL_KERNELS)
-        tool_error("the problem names a kernel; steps take the one that fits their tensors: leave it out");
+        tool_error("the problem names a kernel, but a step chooses its own by its tensors: leave out kernel=");
     else
         return true;
     return false;

@@ -100,7 +100,8 @@ static bool add_item(grid_axis *axis, const char *item, char message[GRID_MESSAG
     if (!*item) return fail(message, "%s has an empty value", axis->key);
     if (*item == '"') return add_value(axis, item, message); /* a function, or tensors */
     if (strchr(item, '|'))
-        return fail(message, "'%.60s' names a schedule, but a sweep takes those attune chooses", item);
+        return fail(message, "'%.60s' names a schedule, but a sweep measures only the schedules that attune chooses",
+                    item);
     return strchr(item, ':') && !has_colons(axis->key) ? add_range(axis, item, message)
                                                        : add_value(axis, item, message);
 }
@@ -110,7 +111,7 @@ static bool add_item(grid_axis *axis, const char *item, char message[GRID_MESSAG
 static bool begin_axis(grid *g, const char *key, char message[GRID_MESSAGE]) {
     if (!*key) return fail(message, "%s", "a value has no key before its '='");
     for (size_t a = 0; a < g->num_axes; a++)
-        if (strcmp(g->axes[a].key, key) == 0) return fail(message, "%s is there twice", key);
+        if (strcmp(g->axes[a].key, key) == 0) return fail(message, "%s is given twice", key);
     if (g->num_axes == GRID_MAX_AXES) return fail(message, "%s is one key too many", key);
     grid_axis *const axis = &g->axes[g->num_axes];
     *axis = (grid_axis){.key = strdup(key)};
@@ -125,7 +126,7 @@ static bool take(grid *g, char *item, char message[GRID_MESSAGE]) {
         *value++ = '\0';
         if (!begin_axis(g, tool_trimmed(item), message)) return false;
     } else if (!g->num_axes) {
-        return fail(message, "'%.60s' is no KEY=VALUE, and no list is before it that it could continue", item);
+        return fail(message, "'%.60s' is not KEY=VALUE, and there is no list before it to continue", item);
     }
     return add_item(&g->axes[g->num_axes - 1], tool_trimmed(value ? value : item), message);
 }

@@ -209,8 +209,8 @@ static char *find_prefix(const weights_source *source, const char *asked) {
         tool_error("%s: no block has the prefix '%s'; there is %s", source->path, wanted, end_list(&s.all, ""));
     else
         tool_error("%s: no weights of a block, by the names of attune, PyTorch, BERT, DistilBERT, ViT, Llama, BART, "
-                   "Phi-3, GPT-2, T5, timm, Keras or Flax, or of textbooks (%s); the file has %s, of which --name "
-                   "q_weight=TENSOR could choose",
+                   "Phi-3, GPT-2, T5, timm, Keras or Flax, or by other usual names (%s); the file has %s; --name "
+                   "q_weight=TENSOR chooses one",
                    source->path, textbook_names(), weights_some_names(source, "", all));
     return NULL;
 }
@@ -255,8 +255,8 @@ static bool make_textbook(const weights_source *source, const weights_match *mat
         if (id == ATTUNE_NUM_WEIGHTS || match->has[id]) continue;
         if (textbook->names[id]) {
             const char *const own = attune_weight_name((attune_weight_id)id);
-            tool_error("%s: '%s%s' and '%s' are both called as %s is in textbooks; --name %s=TENSOR chooses one",
-                       source->path, match->prefix, textbook->names[id], name, own, own);
+            tool_error("%s: '%s%s' and '%s' are both usual names of %s; --name %s=TENSOR chooses one", source->path,
+                       match->prefix, textbook->names[id], name, own, own);
             return false;
         }
         textbook->names[id] = name + skipped;
@@ -367,8 +367,8 @@ static bool match_convention(weights_match *match, const weights_source *source,
         }
     }
     if (is_bare && !request->has_layout) {
-        tool_error("%s: the matrices have names of textbooks, which do not tell their layout: give --layout=in_out if "
-                   "x is multiplied from the left (x W), --layout=out_in if they are of linear layers",
+        tool_error("%s: the names of the matrices do not tell their layout: give --layout=in_out if x is multiplied "
+                   "from the left (x W), --layout=out_in if they are of linear layers",
                    source->path);
         return false;
     }
