@@ -22,7 +22,7 @@ report $? "it names no host, user or directory"
 refuse "a report where nothing can be written, before anything is measured" \
     '/nowhere/r.json: cannot write: No such file' "$ATTUNE" bench --report /nowhere/r.json
 expect "a report of other problems" 2 'a fixed set of problems' "$ATTUNE" bench --report "$report" num_heads=1
-expect "a report and another file" 2 '-o and --report exclude each other' "$ATTUNE" bench --report "$report" -o "$work/o.json"
+expect "a report and another file" 2 'exclude each other' "$ATTUNE" bench --report "$report" -o "$work/o.json"
 expect "a report on standard output" 2 '--report needs a file' "$ATTUNE" bench --report -
 
 # ---- Beside each other ----

@@ -77,7 +77,7 @@ expect "problems that share a kernel" 0 \
 printf '\n# nothing\n' >"$work/empty"
 refuse "a manifest without problems" 'names no problem' "$attune" warm "$work/empty"
 refuse "a manifest that is missing" 'none' "$attune" warm "$work/none"
-ATTUNE_CACHE_DIR=$work/small expect "a full disk" 1 'small could not be written, so some compiled kernels are not in it' bash -c \
+ATTUNE_CACHE_DIR=$work/small expect "a full disk" 1 'small could not be written, so some compiled' bash -c \
     'ulimit -f 1; trap "" XFSZ; "$@" 2>&1 | cat; exit "${PIPESTATUS[0]}"' - "$attune" warm \
     num_heads=2,seq_q=4,head_dim=64
 expect "once there is room" 0 '1 compiled, 0 cached' "$attune" warm --cache-dir="$work/small" \

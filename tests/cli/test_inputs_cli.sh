@@ -180,7 +180,7 @@ refuse "weights without their field" 'the problem has no output named weights; a
 
 # ---- Other kinds of files, and standard input ----
 
-expect "two inputs from standard input" 2 'only one input can come from standard input' "$attune" run --q - --k - --v "$work/q.npy"
+expect "two inputs from standard input" 2 'only one input can come from' "$attune" run --q - --k - --v "$work/q.npy"
 refuse "nothing on standard input" 'standard input: this is not a .npy file' "$attune" run --q - --k "$work/q.npy" \
     --v "$work/q.npy"
 printf 'PK\003\004 and an archive' >"$work/archive"

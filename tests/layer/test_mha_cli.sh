@@ -331,8 +331,8 @@ refuse "nothing to leave aside" "there is no tensor 'bias_q' to ignore, but 'bia
 refuse "a name that the file does not have" "there is no tensor 'w' \(for q_weight\), but 'bias_k'" bad --name \
     q_weight=w
 make_safetensors "$work/bad.safetensors" "{$(entry w 24,24 0 2304)}" 2304
-refuse "names of no convention" "no weights of a block, .*the file has 'w', of which --name q_weight=TENSOR" bad
-refuse "names that were looked for" 'by the names of attune, .* or by other usual names .query, q_proj, w_q.* combine, output' \
+refuse "names of no convention" "no weights of a block, .*the file has 'w'; --name q_weight=TENSOR" bad
+refuse "names that were looked for" 'by the names of attune, .* or by other usual names .query.* combine, output' \
     bad
 refuse "names for some weights only" 'no tensor is named for k_weight; the file has' bad --name q_weight=w
 mkfifo "$work/pipe"

@@ -120,6 +120,6 @@ refuse "no file" 'none.json' "$attune" sweep merge "$work/none.json"
 refuse "a place that cannot be written" 'no/where' "$attune" sweep merge -o "$work/no/where" "$work/one.json"
 expect "nothing" 2 '^attune sweep merge: files of sweeps are needed' "$attune" sweep merge
 expect "the name in the help" 0 '^Usage: attune sweep merge .OPTION.... FILE' "$attune" sweep merge --help
-expect "merge after an option" 2 'merge must be the first argument: attune sweep merge' "$attune" sweep --json merge "$work/one.json"
+expect "merge after an option" 2 'merge must be the first argument' "$attune" sweep --json merge "$work/one.json"
 expect "two kinds of output" 2 'both want standard output' "$attune" sweep merge --csv --json "$work/one.json"
 echo "1..$number"
