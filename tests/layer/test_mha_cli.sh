@@ -57,7 +57,7 @@ expect "attune --help names it" 0 'mha +compute a whole block' "$attune" --help
 expect "no input" 2 '--x is needed' "$attune" mha num_heads=3 "${bert[@]}"
 expect "no weights" 2 'either --weights or --packed is needed' mha
 expect "weights and packed weights" 2 'either --weights or --packed' mha "${bert[@]}" --packed "$work/blob"
-expect "packed weights packed again" 2 'weights are packed already' mha --packed "$work/blob" --save-packed "$work/again"
+expect "packed weights packed again" 2 'are packed already' mha --packed "$work/blob" --save-packed "$work/again"
 expect "a prefix for packed weights" 2 'packed weights have no names' mha --packed "$work/blob" --prefix=a
 expect "packed weights as a tensor" 2 'by --packed, not by --tensor' mha "${bert[@]}" \
     --tensor packed_weights="$work/x.npy"
