@@ -59,7 +59,7 @@ class _Store:
 
     @property
     def batch(self) -> int:
-        """The sequences of the batch; 0 while there are no rows, which any batch may begin."""
+        """The number of sequences; 0 while there are no rows."""
         return self.tensors[0].shape[0] if self.length else 0
 
     def extend(self, count: int, batch: int) -> None:
@@ -81,7 +81,7 @@ class _Store:
         self.end = max(self.first, self.end - count)
 
     def select(self, indices: torch.Tensor) -> None:
-        """Takes these sequences of the batch, in this order."""
+        """Selects these sequences of the batch, in this order."""
         self._take(lambda old, new: torch.index_select(old, 0, indices, out=new), indices.numel(), self.capacity)
 
 
@@ -163,7 +163,7 @@ class _InPlace:
 
     @property
     def capacity(self) -> int:
-        """The rows that fit before memory is taken again."""
+        """The rows that fit into the allocated memory."""
         return self._store.capacity if self._store is not None else 0
 
     def offload(self) -> None:
@@ -172,7 +172,7 @@ class _InPlace:
     prefetch = offload
 
     def reset(self) -> None:
-        """Forgets all rows. Their memory is taken anew by the next update."""
+        """Drops all rows. The next update allocates memory anew."""
         self._store = self._rows = None
         self.is_initialized = False
         if hasattr(self, "cumulative_length"):

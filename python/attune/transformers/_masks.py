@@ -1,9 +1,9 @@
 """The mask function of the implementation "attune".
 
-Every mask that this function returns is the complete boolean 4-D mask that transformers' SDPA would get, or None
-where SDPA would need none. So a mask is right wherever a model sends it, sliced or combined with others. Where the
-pattern is one that attune knows (causal, window, padding), a ``Hint`` is attached to the tensor. The attention
-function uses it instead of the mask. A model that makes another tensor of the mask loses the hint, never the mask.
+It returns the complete boolean 4-D mask that transformers' SDPA would get, or None where SDPA would need none. So a
+model may slice the mask, combine it with others, or pass it to another implementation. If attune knows the pattern
+(causal, window, padding), a ``Hint`` is attached to the tensor, which the attention function uses instead of the mask.
+A model that makes another tensor of the mask loses the hint, but not the mask.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HINT = "_attune_hint"
 
 
 class Hint(NamedTuple):
-    """A mask in attune's words. Queries see keys ``first <= j < keys`` only; both count in the mask's last dimension.
+    """A mask as arguments of attune. Queries attend to keys ``first <= j < keys`` of the mask's last dimension only.
 
     Positions align at the last key (``bottom_right``) or at the first.
     """
@@ -152,10 +152,10 @@ def attune_mask(
     device: object = "cpu",
     **kwargs: object,
 ) -> Optional[torch.Tensor]:
-    """A mask for ``attune_attention``: None, or a boolean 4-D mask, with a hint where attune can say the same shorter.
+    """A mask for ``attune_attention``: None, or a boolean 4-D mask, with a hint if attune needs no mask for it.
 
-    None stands for causal attention of as many queries as keys, for one query that attends to every key, and for
-    bidirectional attention without padding.
+    None means causal attention of as many queries as keys, one query that attends to every key, or bidirectional
+    attention without padding.
     """
     arguments: Dict[str, Any] = dict(
         batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
@@ -185,7 +185,7 @@ def attune_mask(
 
 
 def hint_of(mask: torch.Tensor, q_length: int, kv_length: int) -> Optional[Hint]:
-    """The hint of a mask, if the mask is unchanged and belongs to a call of these sizes."""
+    """The hint of a mask, if the mask is unchanged and has the sizes of this call."""
     hint = getattr(mask, _HINT, None)
     if hint is None or mask._version != hint.version or tuple(mask.shape[-2:]) != (q_length, kv_length):
         return None
