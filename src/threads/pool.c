@@ -132,23 +132,25 @@ static void start_another(at_pool *pool) {
 
 /* Linux may wake a helper on its caller's CPU, though another one is idle: in a virtual machine it takes an idle CPU
  * for one that the host has taken away. The helper waits there for up to 10 milliseconds. So helpers keep off the CPU
- * that they were last woken from, except those whose CPUs somebody else has chosen. Callers on several CPUs change that
- * CPU at most once in 10 milliseconds. */
+ * that they were last woken from. Callers on several CPUs change it at most once in 10 milliseconds, and callers that
+ * are bound do not. Once somebody else has chosen the CPUs of a helper, all of them keep what they have. */
 static void keep_off_callers_cpu(at_pool *pool, int64_t now) {
     const int cpu = sched_getcpu();
+    int64_t last = look(&pool->avoided_at);
+    cpu_set_t its, others = pool->cpus;
     if (!pool->has_cpus || cpu < 0 || cpu == atomic_load(&pool->avoided)) return;
-    if (now - look(&pool->avoided_at) < 10 * MILLISECOND) return;
-    note(&pool->avoided_at, now);
-    cpu_set_t others = pool->cpus, its;
+    if (now - last < 10 * MILLISECOND || !atomic_compare_exchange_strong(&pool->avoided_at, &last, now)) return;
+    if (sched_getaffinity(0, sizeof its, &its) || !CPU_EQUAL(&its, &pool->cpus)) return;
     CPU_CLR(cpu, &others);
     pthread_mutex_lock(&pool->starting);
-    if (CPU_COUNT(&others)) {
+    for (uint32_t i = 0; i < pool->num_threads; i++)
+        pool->is_bound |= pthread_getaffinity_np(pool->threads[i], sizeof its, &its) || !CPU_EQUAL(&its, &pool->given);
+    if (CPU_COUNT(&others) && !pool->is_bound) {
         for (uint32_t i = 0; i < pool->num_threads; i++)
-            if (!pthread_getaffinity_np(pool->threads[i], sizeof its, &its) && CPU_EQUAL(&its, &pool->given))
-                pthread_setaffinity_np(pool->threads[i], sizeof others, &others);
+            pthread_setaffinity_np(pool->threads[i], sizeof others, &others);
         pool->given = others;
+        atomic_store(&pool->avoided, cpu);
     }
-    atomic_store(&pool->avoided, cpu);
     pthread_mutex_unlock(&pool->starting);
 }
 
@@ -193,8 +195,8 @@ static void withdraw(at_pool *pool, at_job *job) {
 
 /* Wakes threads that sleep, and starts more if there are too few. */
 static void call_helpers(at_pool *pool, uint32_t helpers, int64_t now) {
-    keep_off_callers_cpu(pool, now);
     if (atomic_load(&pool->sleepers)) at_futex_wake(&pool->posted, helpers);
+    keep_off_callers_cpu(pool, now);
     uint32_t wanted = atomic_load(&pool->wanted);
     while (wanted < helpers && !atomic_compare_exchange_weak(&pool->wanted, &wanted, helpers)) {
     }

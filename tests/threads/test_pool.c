@@ -529,58 +529,66 @@ static void parts_are_shared_by_many_threads(void **state) {
     at_pool_free(&pool);
 }
 
-/* Threads run where the context was made, not where the first caller is bound, and keep off the caller's CPU. */
-typedef struct seen_cpus {
-    atomic_int count, with_caller;
-    int caller;
-} seen_cpus;
-
-static void where_is_it(void *argument, int64_t begin, int64_t end, uint32_t worker) {
-    seen_cpus *seen = argument;
-    cpu_set_t set;
-    (void)begin, (void)end;
-    if (worker && !sched_getaffinity(0, sizeof set, &set)) {
-        atomic_store(&seen->with_caller, CPU_ISSET(seen->caller, &set) != 0);
-        atomic_store(&seen->count, CPU_COUNT(&set));
-    }
-    pause_shortly();
+/* The CPUs of the pool's only thread after a run. It looks for the caller's CPU anew. */
+static cpu_set_t cpus_after_run(at_pool *pool) {
+    cpu_set_t cpus;
+    atomic_int times[TASKS] = {0};
+    atomic_store(&pool->avoided, -1);
+    atomic_store(&pool->avoided_at, 0);
+    do at_pool_run(pool, count_each, times, TASKS, 2, LONG, 0);
+    while (!atomic_load(&pool->num_threads));
+    assert_int_equal(pthread_getaffinity_np(pool->threads[0], sizeof cpus, &cpus), 0);
+    return cpus;
 }
 
-/* Binds the caller to the CPU, then runs until a helper has helped. */
-static seen_cpus run_bound(at_pool *pool, int cpu) {
-    seen_cpus seen = {.caller = cpu};
+static void bind_to(pthread_t thread, int cpu) {
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(cpu, &one);
-    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
-    atomic_store(&pool->avoided_at, 0); /* as if the last change of CPU had been long ago */
-    for (int i = 0; i < 5000 && !seen.count; i++) at_pool_run(pool, where_is_it, &seen, 16, 2, LONG, 0);
-    return seen;
+    assert_int_equal(pthread_setaffinity_np(thread, sizeof one, &one), 0);
 }
 
+/* Threads run where the context was made, not where the first caller is bound, and keep off the caller's CPU. */
 static void threads_keep_off_the_callers_cpu(void **state) {
     (void)state;
-    cpu_set_t all, chosen;
+    cpu_set_t all, cpus;
+    at_pool pool;
+    int first = 0;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    while (!CPU_ISSET(first, &all)) first++;
+    at_pool_init(&pool, at_default_allocator(), 2);
+    bind_to(pthread_self(), first);
+    cpus = cpus_after_run(&pool);
+    assert_true(CPU_EQUAL(&cpus, &all) && pool.avoided == -1);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    cpus = cpus_after_run(&pool);
+    if (CPU_COUNT(&all) > 1) {
+        assert_true(pool.avoided >= 0 && !CPU_ISSET(pool.avoided, &cpus));
+        assert_int_equal(CPU_COUNT(&cpus), CPU_COUNT(&all) - 1);
+    } else {
+        assert_true(CPU_EQUAL(&cpus, &all));
+    }
+    at_pool_free(&pool);
+}
+
+/* Also where that is what the pool would have chosen at another time. */
+static void threads_that_somebody_binds_stay_there(void **state) {
+    (void)state;
+    cpu_set_t all;
     at_pool pool;
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    if (CPU_COUNT(&all) < 2) skip();
     at_pool_init(&pool, at_default_allocator(), 2);
-    int first = 0, last = 0;
-    while (!CPU_ISSET(first, &all)) first++;
-    for (int cpu = first; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &all)) last = cpu;
-    const int alone = first == last; /* there is no other CPU to run on */
-    for (int i = 0; i < 2; i++) {
-        const seen_cpus seen = run_bound(&pool, i ? last : first);
-        assert_int_equal(seen.count, CPU_COUNT(&all) - !alone);
-        assert_int_equal(seen.with_caller, alone);
+    cpus_after_run(&pool);
+    const int chosen = pool.avoided;
+    bind_to(pool.threads[0], chosen);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &all)) continue;
+        bind_to(pthread_self(), cpu); /* moves the caller there */
+        assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+        const cpu_set_t cpus = cpus_after_run(&pool);
+        assert_true(CPU_COUNT(&cpus) == 1 && CPU_ISSET(chosen, &cpus));
     }
-    /* Whoever binds the thread elsewhere has the last word. */
-    CPU_ZERO(&chosen);
-    CPU_SET(last, &chosen);
-    assert_int_equal(pthread_setaffinity_np(pool.threads[0], sizeof chosen, &chosen), 0);
-    assert_int_equal(run_bound(&pool, first).count, 1);
-    assert_int_equal(run_bound(&pool, last).count, 1);
-    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
     at_pool_free(&pool);
 }
 
@@ -601,6 +609,7 @@ int main(void) {
         cmocka_unit_test(falling_tasks_go_by_quarters),
         cmocka_unit_test(parts_are_shared_by_many_threads),
         cmocka_unit_test(threads_keep_off_the_callers_cpu),
+        cmocka_unit_test(threads_that_somebody_binds_stay_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
