@@ -146,7 +146,7 @@ void tile_print(const attune_problem *p, const tile_cut *cut, bool lanes_along_r
            cut->has_more ? "or more " : "", plural(cut->stripes_in_task + cut->has_more), (long long)cut->tiles_in_task,
            plural(cut->tiles_in_task));
     print_lines(p, cut);
-    printf("              # computed%s%s%s\n", number[TILE_COMPARED] ? ", / computed, with hidden keys" : "",
+    printf("              # computed%s%s%s\n", number[TILE_COMPARED] ? ", / computed with some keys hidden" : "",
            number[TILE_LEFT_OUT] ? ", . left out" : "", cut->tiles_in_task < cut->tiles ? ", | the next task" : "");
 }
 
