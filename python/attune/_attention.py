@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 from ._context import default_context
 from ._errors import InvalidArgumentError, InvalidTypeError
 from ._kernel import Kernel
-from ._library import check, has_plans
+from ._library import check
 from ._plan import Plan
 from ._problem import DYNAMIC, Problem
 from ._structs import Arguments
@@ -159,7 +159,7 @@ def _fields(tensors: Dict[str, Any], options: tuple, lse: bool) -> Tuple[Dict[st
     for name in ("kv_lens", "sinks", "alibi_slopes"):
         fields[name] = tensors.get(name) is not None
     wide = {name: value for name, value in tensors.items() if name in _STRIDED and value is not None and _wide(value)}
-    by_plan = has_plans and not wide
+    by_plan = not wide
     sizes = (batch, heads, seq_q, seq_kv)
     fields["seq_q"] = DYNAMIC if by_plan or not seq_q or starts is not None else seq_q
     fields["seq_kv"] = DYNAMIC if by_plan or not seq_kv or starts is not None else seq_kv

@@ -6,7 +6,7 @@ import ctypes
 import weakref
 from typing import Any, Callable, Iterable, List, Optional, Tuple
 
-from ._library import check, has_block_masks, lib, when_freed
+from ._library import check, lib, when_freed
 
 _CAP = 16  # tables that are kept with an object
 
@@ -127,16 +127,14 @@ class _Mask:
         when_freed(self, lib.attune_block_mask_destroy, self.pointer)
 
 
-def lasting_mask(kernel: Any, arguments: Any) -> Optional[_Mask]:
+def lasting_mask(kernel: Any, arguments: Any) -> _Mask:
     """The table of a mask_mod that reads no tensors, for later calls of the same sizes."""
-    return _Mask(kernel, arguments, []) if has_block_masks else None
+    return _Mask(kernel, arguments, [])
 
 
-def kept_mask(block_mask: Any, kernel: Any, arguments: Any, tensors: Iterable[Any]) -> Optional[_Mask]:
+def kept_mask(block_mask: Any, kernel: Any, arguments: Any, tensors: Iterable[Any]) -> _Mask:
     """The table of what is hidden, kept for each kernel that the BlockMask is used with, as long as the tensors that
     its function reads are the same."""
-    if not has_block_masks:
-        return None
     record, state = record_of(block_mask), _state(tensors)
     for mask in record.masks:
         if mask.kernel is kernel and _is_same(mask.state, state):

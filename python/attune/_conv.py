@@ -7,8 +7,8 @@ import functools
 from typing import Any, Dict, List, Optional, Tuple
 
 from ._context import Context, as_context
-from ._errors import InvalidArgumentError, UnsupportedError
-from ._library import check, has_linear, lib, version
+from ._errors import InvalidArgumentError
+from ._library import check, lib
 from ._linear import _FLOATS, _check_shape, _Handle, _lists, _name_of
 from ._problem import _NAMES
 from ._steps import _lend, _Lent, _refuse_repeats
@@ -67,8 +67,6 @@ def causal_conv(
 
     The tokens of a channel have the same bits however they are cut into calls, and whatever else is in the batch.
     """
-    if not has_linear:
-        raise UnsupportedError(f"the loaded library, attune {version}, has no attune/linear.h", 5)
     tensors = dict(x=x, weights=weights, bias=bias, state=state, out=out)
     lent = {name: _lend(value, name, name in ("state", "out")) for name, value in tensors.items() if value is not None}
     lists, _ = _lists({"state_ids": state_ids} if state_ids is not None else {}, cu_seqlens)

@@ -7,8 +7,8 @@ import functools
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._context import Context, as_context
-from ._errors import InvalidArgumentError, UnsupportedError
-from ._library import check, has_index, lib, version
+from ._errors import InvalidArgumentError
+from ._library import check, lib
 from ._linear import _check_shape, _Handle, _name_of
 from ._problem import _NAMES
 from ._steps import _check_list, _lend, _Lent, _list_of, _refuse_repeats
@@ -91,8 +91,6 @@ def index(
     scores the first one is chosen, and NaN is below all numbers. A query has the same list in every batch and for every
     number of threads.
     """
-    if not has_index:
-        raise UnsupportedError(f"the loaded library, attune {version}, has no attune/index.h", 5)
     tensors = dict(q=q, k=k, w=w, q_scale=q_scale, k_scale=k_scale)
     lists = dict(cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, kv_lens=kv_lens, block_table=block_table)
     lent = {name: _lend(value, name, False) for name, value in tensors.items() if value is not None}

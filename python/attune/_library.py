@@ -14,9 +14,9 @@ from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t,
 from typing import Any, Callable, List, Tuple, Union
 
 from . import _errors, _tensor, _values
-from ._structs import Arguments, RunOptions, Tensor, sized
+from ._structs import Arguments, RunOptions, Tensor
 
-OLDEST = (0, 2)
+OLDEST = (0, 3)
 
 # Name, type of the result, types of the arguments. c_int is attune_status: other than 0 raises.
 _SLOW: List[Tuple[str, object, list]] = [
@@ -35,6 +35,37 @@ _SLOW: List[Tuple[str, object, list]] = [
     ("attune_get_statistics", c_int, [c_void_p, c_void_p]),
     ("attune_get_machine_info", c_int, [c_void_p, c_void_p]),
     ("attune_pack_weights", c_int, [c_void_p, c_void_p, c_void_p, c_size_t]),
+    ("attune_plan_create", c_int, [c_void_p, c_void_p, c_void_p, POINTER(c_void_p)]),
+    ("attune_plan_run", c_int, [c_void_p, POINTER(Arguments), c_void_p]),
+    ("attune_plan_get_info", c_int, [c_void_p, c_void_p]),
+    ("attune_plan_destroy", None, [c_void_p]),
+    ("attune_block_mask_create", c_int, [c_void_p, c_void_p, POINTER(Arguments), POINTER(c_void_p)]),
+    ("attune_block_mask_destroy", None, [c_void_p]),
+    ("attune_attention_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+    ("attune_attention_destroy", None, [c_void_p]),
+    ("attune_attention_prepare", c_int, [c_void_p]),
+    ("attune_attention_run", c_int, [c_void_p, c_void_p]),
+    ("attune_step_plan_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+    ("attune_step_plan_run", c_int, [c_void_p, c_void_p]),
+    ("attune_step_plan_destroy", None, [c_void_p]),
+    ("attune_linear_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+    ("attune_linear_destroy", None, [c_void_p]),
+    ("attune_linear_run", c_int, [c_void_p, c_void_p]),
+    ("attune_conv_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+    ("attune_conv_destroy", None, [c_void_p]),
+    ("attune_conv_run", c_int, [c_void_p, c_void_p]),
+    ("attune_mla_create", c_int, [c_void_p, c_void_p, c_void_p, POINTER(c_void_p)]),
+    ("attune_mla_destroy", None, [c_void_p]),
+    ("attune_mla_prepare", c_int, [c_void_p]),
+    ("attune_mla_run", c_int, [c_void_p, c_void_p]),
+    ("attune_index_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+    ("attune_index_destroy", None, [c_void_p]),
+    ("attune_index_run", c_int, [c_void_p, c_void_p]),
+    ("attune_blocks_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+    ("attune_blocks_destroy", None, [c_void_p]),
+    ("attune_blocks_run", c_int, [c_void_p, c_void_p]),
+    ("attune_blocks_from_lists", c_int, [c_void_p, c_int64, c_int64, c_int64, c_void_p]),
+    ("attune_blocks_from_csr", c_int, [c_void_p, c_void_p, c_int64, c_int64, c_void_p]),
 ]
 _QUICK: List[Tuple[str, object, list]] = [
     ("attune_last_message", c_char_p, []),
@@ -50,68 +81,12 @@ _QUICK: List[Tuple[str, object, list]] = [
     ("attune_weight_name", c_char_p, [c_int]),
     ("attune_mha_weights_init_sized", c_int, [c_void_p, c_size_t, c_void_p, c_int]),
     ("attune_packed_weights_size", c_int, [c_void_p, POINTER(c_size_t)]),
-]
-# Of versions that have plans.
-_PLANS: List[Tuple[str, object, list]] = [
-    ("attune_plan_create", c_int, [c_void_p, c_void_p, c_void_p, POINTER(c_void_p)]),
-    ("attune_plan_run", c_int, [c_void_p, POINTER(Arguments), c_void_p]),
-    ("attune_plan_get_info", c_int, [c_void_p, c_void_p]),
-    ("attune_plan_destroy", None, [c_void_p]),
-]
-# Of versions that keep block masks.
-_BLOCK_MASKS: List[Tuple[str, object, list]] = [
-    ("attune_block_mask_create", c_int, [c_void_p, c_void_p, POINTER(Arguments), POINTER(c_void_p)]),
-    ("attune_block_mask_destroy", None, [c_void_p]),
-]
-# Of versions that have attune/attention.h.
-_ATTENTIONS: List[Tuple[str, object, list]] = [
-    ("attune_attention_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
-    ("attune_attention_destroy", None, [c_void_p]),
-    ("attune_attention_prepare", c_int, [c_void_p]),
-    ("attune_attention_run", c_int, [c_void_p, c_void_p]),
-    ("attune_step_plan_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
-    ("attune_step_plan_run", c_int, [c_void_p, c_void_p]),
-    ("attune_step_plan_destroy", None, [c_void_p]),
-]
-_QUICK_ATTENTIONS: List[Tuple[str, object, list]] = [
-    ("attune_attention_desc_init", c_int, [c_void_p, c_size_t]),
-    ("attune_attention_problem", c_size_t, [c_void_p, c_char_p, c_size_t]),
-    ("attune_attention_cache_size", c_int, [c_void_p, c_int64, c_int64, c_void_p]),
-]
-# Of versions that have attune/linear.h.
-_LINEAR: List[Tuple[str, object, list]] = [
-    ("attune_linear_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
-    ("attune_linear_destroy", None, [c_void_p]),
-    ("attune_linear_run", c_int, [c_void_p, c_void_p]),
-    ("attune_conv_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
-    ("attune_conv_destroy", None, [c_void_p]),
-    ("attune_conv_run", c_int, [c_void_p, c_void_p]),
-]
-# Of versions that have attune/mla.h.
-_MLA: List[Tuple[str, object, list]] = [
-    ("attune_mla_create", c_int, [c_void_p, c_void_p, c_void_p, POINTER(c_void_p)]),
-    ("attune_mla_destroy", None, [c_void_p]),
-    ("attune_mla_prepare", c_int, [c_void_p]),
-    ("attune_mla_run", c_int, [c_void_p, c_void_p]),
-]
-# Of versions that have attune/index.h.
-_INDEX: List[Tuple[str, object, list]] = [
-    ("attune_index_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
-    ("attune_index_destroy", None, [c_void_p]),
-    ("attune_index_run", c_int, [c_void_p, c_void_p]),
-]
-# Of versions that have attune/blocks.h.
-_BLOCKS: List[Tuple[str, object, list]] = [
-    ("attune_blocks_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
-    ("attune_blocks_destroy", None, [c_void_p]),
-    ("attune_blocks_run", c_int, [c_void_p, c_void_p]),
-    ("attune_blocks_from_lists", c_int, [c_void_p, c_int64, c_int64, c_int64, c_void_p]),
-    ("attune_blocks_from_csr", c_int, [c_void_p, c_void_p, c_int64, c_int64, c_void_p]),
-]
-_QUICK_PLANS: List[Tuple[str, object, list]] = [
     ("attune_plan_arguments_init_sized", c_int, [c_void_p, POINTER(Arguments), c_size_t]),
     ("attune_plan_bind", c_int, [c_void_p, POINTER(Arguments), c_char_p, c_void_p]),
     ("attune_plan_set_size", c_int, [c_void_p, POINTER(Arguments), c_char_p, c_int64]),
+    ("attune_attention_desc_init", c_int, [c_void_p, c_size_t]),
+    ("attune_attention_problem", c_size_t, [c_void_p, c_char_p, c_size_t]),
+    ("attune_attention_cache_size", c_int, [c_void_p, c_int64, c_int64, c_void_p]),
 ]
 
 
@@ -165,29 +140,6 @@ except OSError as error:
     raise ImportError(f"libattune cannot be loaded: {error}") from None
 _declare(lib, _SLOW)
 _declare(quick, _QUICK)
-has_plans = hasattr(lib, "attune_plan_create")
-if has_plans:
-    _declare(lib, _PLANS)
-    _declare(quick, _QUICK_PLANS)
-has_attentions = hasattr(lib, "attune_attention_create")
-if has_attentions:
-    _declare(lib, _ATTENTIONS)
-    _declare(quick, _QUICK_ATTENTIONS)
-has_linear = hasattr(lib, "attune_linear_create")
-if has_linear:
-    _declare(lib, _LINEAR)
-has_mla = hasattr(lib, "attune_mla_create")
-if has_mla:
-    _declare(lib, _MLA)
-has_index = hasattr(lib, "attune_index_create")
-if has_index:
-    _declare(lib, _INDEX)
-has_blocks = hasattr(lib, "attune_blocks_create")
-if has_blocks:
-    _declare(lib, _BLOCKS)
-has_block_masks = hasattr(lib, "attune_block_mask_create")
-if has_block_masks:
-    _declare(lib, _BLOCK_MASKS)
 version: str = lib.attune_version().decode()
 if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
     raise ImportError(f"{path} is attune {version}: this package needs {OLDEST[0]}.{OLDEST[1]} or newer")

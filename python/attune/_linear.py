@@ -9,8 +9,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._attention import _numbers
 from ._context import Context, as_context
-from ._errors import InvalidArgumentError, UnsupportedError
-from ._library import check, has_linear, lib, version
+from ._errors import InvalidArgumentError
+from ._library import check, lib
 from ._problem import _NAMES
 from ._steps import _check_list, _lend, _Lent, _refuse_repeats
 from ._structs import LinearDesc, LinearStep, sized
@@ -131,8 +131,6 @@ def linear_attention(
     A sequence has the same bits in every batch. With norm or gate, out is rounded to its type before and after them, as
     in models: in f16 a number above 65504 before the norm becomes infinite, and NaN after it.
     """
-    if not has_linear:
-        raise UnsupportedError(f"the loaded library, attune {version}, has no attune/linear.h", 5)
     tensors = dict(q=q, k=k, v=v, decay=decay, beta=beta, state=state, state_ids=state_ids, out=out, gate=gate,
                    norm_weights=norm_weights)  # fmt: skip
     numbers = (scale, qk_norm_eps, norm_eps, gate_function, reproducible)

@@ -8,8 +8,8 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from ._attention import _numbers
 from ._context import Context, as_context
-from ._errors import InvalidArgumentError, UnsupportedError
-from ._library import check, has_mla, lib, version
+from ._errors import InvalidArgumentError
+from ._library import check, lib
 from ._problem import _NAMES
 from ._steps import _check_list, _lend, _Lent
 from ._structs import MlaDesc, MlaStep, MlaWeights, sized
@@ -106,8 +106,6 @@ class MLA:
         has_ids: bool = False,
         context: Context | None = None,
     ) -> None:
-        if not has_mla:
-            raise UnsupportedError(f"the loaded library, attune {version}, has no attune/mla.h", 5)
         desc = sized(MlaDesc)
         desc.num_heads = integer(num_heads, "num_heads", 1, 1024)
         desc.qk_nope_head_dim = integer(qk_nope_head_dim, "qk_nope_head_dim", 1, 512)

@@ -6,9 +6,8 @@ import ctypes
 from typing import Any, Dict
 
 from ._context import Context, as_context
-from ._errors import UnsupportedError
 from ._kernel import Call
-from ._library import check, has_plans, lib, quick, run_options, version, when_freed
+from ._library import check, lib, quick, run_options, when_freed
 from ._problem import Problem, as_problem
 from ._structs import Arguments, PlanInfo, PlanOptions, sized
 from ._values import MOST_DEADLINE_US, flag, integer, text
@@ -46,8 +45,6 @@ class Plan(Call):
         least_gain: int = 0,
         deadline_us: int | None = None,
     ) -> None:
-        if not has_plans:
-            raise UnsupportedError(f"the loaded library, attune {version}, has no plans: use attune.compile", 5)
         problem, context = as_problem(problem), as_context(context)
         specialise = flag(specialise, "specialise")
         options = sized(PlanOptions)

@@ -9,8 +9,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ._attention import LAYOUTS, _numbers
 from ._context import Context, as_context
-from ._errors import InvalidArgumentError, UnsupportedError
-from ._library import check, has_attentions, lib, quick, version, when_freed
+from ._errors import InvalidArgumentError
+from ._library import check, lib, quick, when_freed
 from ._problem import _NAMES, Problem, TensorInfo, _pair, _plain
 from ._step_plan import StepPlan
 from ._structs import AttentionDesc, Binding, CacheBytes, DLTensor, Step, sized
@@ -194,8 +194,6 @@ class Attention:
         deadline_us: int | None = None,
         context: Context | None = None,
     ) -> None:
-        if not has_attentions:
-            raise UnsupportedError(f"the loaded library, attune {version}, has no attune/attention.h", 5)
         desc = AttentionDesc()
         check(quick.attune_attention_desc_init(ctypes.byref(desc), ctypes.sizeof(desc)))
         desc.num_heads, desc.head_dim = integer(num_heads, "num_heads", *_LARGE), integer(head_dim, "head_dim", *_LARGE)

@@ -20,9 +20,9 @@ from typing import Any, Optional, Tuple
 import numpy as np
 
 from ._context import Context, as_context
-from ._errors import InvalidArgumentError, InvalidTypeError, UnsupportedError
+from ._errors import InvalidArgumentError, InvalidTypeError
 from ._kernel import Kernel, compile
-from ._library import check, has_blocks, lib, version
+from ._library import check, lib
 from ._linear import _Handle
 from ._problem import _NAMES, DYNAMIC, Problem
 from ._steps import _lend, _Lent
@@ -67,14 +67,8 @@ def _is_torch(value: Any) -> bool:
 # ---- Which blocks ----
 
 
-def _need_blocks() -> None:
-    if not has_blocks:
-        raise UnsupportedError(f"the loaded library, attune {version}, has no attune/blocks.h", 5)
-
-
 def _numbers(values: np.ndarray, name: str) -> np.ndarray:
     """As int32, which the library reads."""
-    _need_blocks()
     if values.dtype.kind not in "iu":
         raise InvalidTypeError(f"{name} has the dtype {values.dtype}; it must be integers")
     limits = np.iinfo(np.int32)
@@ -305,7 +299,6 @@ def scores(
     be a multiple of stride. softmax_scale: of the attention that is estimated, by default 1 / sqrt(dim).
     threads, runner: as in attune.Attention.run.
     """
-    _need_blocks()
     queries, keys = _sizes(q, k, None, block_size)
     shares = empty((q,), "f32", (*q.shape[:2], _ceil(queries, block_size), _ceil(keys, block_size)))
     if not shares.shape[2] or not shares.shape[3]:

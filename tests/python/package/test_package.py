@@ -234,7 +234,6 @@ def test_lengths_that_vary():
         close(out, reference(q, k, v, attn_mask=mask)[0])
 
 
-@pytest.mark.skipif(not attune._library.has_plans, reason="the library has no plans")
 def test_the_layers_of_a_model_bring_no_kernel_for_their_lengths():
     q, k, v = (x.astype("f4") for x in draw(rows=20, keys=20))
     known = set(attune._attention._sites)
@@ -245,7 +244,6 @@ def test_the_layers_of_a_model_bring_no_kernel_for_their_lengths():
         assert plan.info["specialised_kernels"] == kernels
 
 
-@pytest.mark.skipif(not attune._library.has_plans, reason="the library has no plans")
 def test_a_plan_takes_the_scale_of_each_call():
     q, k, v = (x.astype("f4") for x in draw(dim_v=32))
     plan = attune.Plan("num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=32,softmax_scale=dynamic")

@@ -9,7 +9,6 @@ import pytest
 
 TEXT = "num_heads=2,seq_q=8,head_dim=8"
 OPEN = "num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=8"
-needs_plans = pytest.mark.skipif(not attune._library.has_plans, reason="the library has no plans")
 
 
 def tensors():
@@ -22,7 +21,7 @@ def refused(sentence, function, *arguments, kind=attune.Error, **named):
     assert isinstance(caught.value, kind) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("make", [attune.compile, pytest.param(attune.Plan, marks=needs_plans)])
+@pytest.mark.parametrize("make", [attune.compile, attune.Plan])
 def test_a_scale_that_would_be_ignored(make):
     plain, scaled = make(OPEN), make(OPEN + ",softmax_scale=dynamic")
     for name in ("run", "__call__"):
@@ -50,7 +49,6 @@ def test_text_after_a_nul_is_not_dropped(name, call):
     refused(f"{name.strip()} .*(NUL character|x00)", call, kind=ValueError)
 
 
-@needs_plans
 def test_sizes_of_a_plan():
     refused("a name in sizes has a NUL character", attune.Plan(OPEN), **tensors(), sizes={"batch\0": 1})
     refused("the size batch is 1.5", attune.Plan(OPEN), **tensors(), sizes={"batch": 1.5}, kind=TypeError)
