@@ -506,6 +506,13 @@ public:
     attune::status run(const attune_step &step) const {
         return owner_ ? detail::of(attune_attention_run(owner_.get(), &step)) : owner_.why();
     }
+    /* What its steps have run so far: compiled kernels, tier 0, the virtual machine. */
+    result<attune_attention_info> info() const {
+        attune_attention_info info = ATTUNE_ATTENTION_INFO_INIT;
+        const attune::status told =
+            owner_ ? detail::of(attune_attention_get_info(owner_.get(), &info)) : owner_.why();
+        return told ? result<attune_attention_info>(info) : result<attune_attention_info>(told);
+    }
     result<step_plan> plan(const attune_step &step) const {
         attune_step_plan *handle = nullptr;
         if (!owner_) return owner_.why();

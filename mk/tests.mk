@@ -8,8 +8,8 @@ TESTS_WANTED = $(if $(TESTS_ONLY),$(addprefix $(BUILD)/tests/,$(filter-out %.sh,
 	$(if $(filter $(if $(SANITIZE),test_bench%,%.sh),$(TESTS_ONLY)),test-tools),tests)
 # Besides, all products that scripts may run; programs need the library and what they name. Under a sanitizer no script
 # needs adapters, and few need tier 0, which takes long to compile there.
-WITH_TIER0 = test_adapter_ggml_alone test_cache_cli.sh test_levels test_plan_deadline test_tier0 \
-	test_tier0_operators test_tier0_steps
+WITH_TIER0 = test_adapter_ggml_alone test_attention_info test_cache_cli.sh test_levels test_plan_deadline \
+	test_tier0 test_tier0_operators test_tier0_steps
 SOME_PRODUCTS = lib codegen $(if $(filter %.sh test_vectors,$(TESTS_ONLY)),tool lab fetch) \
 	$(if $(filter $(WITH_TIER0),$(TESTS_ONLY)),tier0)
 TEST_PRODUCTS = $(if $(TESTS_ONLY),$(if $(SANITIZE),$(SOME_PRODUCTS),$(if $(filter %.sh test_vectors,$(TESTS_ONLY)),\

@@ -16,8 +16,8 @@
  *     attune_attention_run(attention, &step);
  *
  * An attention compiles a kernel for each kind of step (decoding, prompts, both at once) before the first such step, or
- * loads it from the cache. docs/plans.md says how kernels are chosen. `extra` adds fields of problems as text
- * (attune/expert/problem.h).
+ * loads it from the cache. docs/plans.md says how kernels are chosen, attune_attention_get_info what ran. `extra` adds
+ * fields of problems as text (attune/expert/problem.h).
  *
  * Errors: a status, and attune_last_message() has one sentence. If a call fails, it has written nothing, except with
  * ATTUNE_CANCELLED. Sizes and strides are in elements. Caches of i4 and caches with inline scales have strides in
@@ -72,8 +72,8 @@ typedef struct attune_attention_desc {
     int has_lse;            /* 1: a step also writes lse, the logarithm of the sum of exponentials */
     int reproducible;       /* 1: a row has the same bits in every batch, chunk and kind of step */
     const char *extra;      /* NULL, or more fields of the problem: "logits_soft_cap=30,sinks=1". They override the
-                             * members above. Refused are op, batch, lengths, ragged, kv_lens, page_size and embed_dim.
-                             * Its tensors are the step's bindings */
+                             * members above. Refused are op, batch, lengths, ragged, kv_lens, page_size, embed_dim and
+                             * softmax_scale=dynamic. Its tensors are the step's bindings */
     int64_t deadline_us;    /* the most microseconds that a step waits for a compile. After them a slower fallback
                              * computes until the kernel is there. 0: no step waits. -1: ATTUNE_DEADLINE_US, else a
                              * step waits as long as the compile takes */
@@ -93,8 +93,8 @@ ATTUNE_API attune_status attune_attention_desc_init(attune_attention_desc *desc,
 typedef struct attune_attention attune_attention;
 
 /* Makes an attention, which copies what it needs of `desc`. `context` owns threads and caches and must outlive it.
- * NULL: a context that all such attentions share, and that lives until the process ends. Compiles nothing; with a
- * deadline it looks for a kernel that exists already. A failure sets *attention to NULL. */
+ * NULL: the context of attune_shared_context. Compiles nothing; with a deadline it looks for a kernel that exists
+ * already. A failure sets *attention to NULL. */
 ATTUNE_CHECKED attune_status attune_attention_create(attune_context *context, const attune_attention_desc *desc,
                                                      attune_attention **attention);
 
@@ -202,6 +202,24 @@ ATTUNE_CHECKED attune_status attune_step_plan_workspace_size(const attune_step_p
 
 /* Destroys a plan. No run may be under way. NULL is fine. */
 ATTUNE_API void attune_step_plan_destroy(attune_step_plan *plan);
+
+/* ---- What has run ---- */
+
+/* Kernels that the steps of an attention have run, by the code that they have. A step runs one for each kind of
+ * sequence: one where all decode, two or more where prompts come as well. Failed steps do not count. */
+typedef struct attune_attention_info {
+    size_t struct_size;
+    uint64_t compiled_runs; /* machine code for this attention, just compiled or from a cache, a pack or a bundle */
+    uint64_t tier0_runs;    /* tier 0: machine code that attune brings along */
+    uint64_t vm_runs;       /* the virtual machine, several times slower, or the interpreter (allow_interpreter) */
+    int is_ready;           /* 1: no step waits for a compile: there is a kernel or a fallback for each kind */
+} attune_attention_info;
+
+#define ATTUNE_ATTENTION_INFO_INIT ATTUNE_RESULT_INIT(attune_attention_info)
+
+/* The counts so far, of all threads and step plans. What one step ran is the difference of two calls around it.
+ * Thread-safe. */
+ATTUNE_CHECKED attune_status attune_attention_get_info(const attune_attention *attention, attune_attention_info *info);
 
 /* ---- Sizes of caches ---- */
 

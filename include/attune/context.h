@@ -221,6 +221,11 @@ ATTUNE_CHECKED attune_status attune_context_create(const attune_context_options 
  * still finishes an abandoned compile (attune_plan_destroy) uses neither the context nor the host's allocator. */
 ATTUNE_API void attune_context_destroy(attune_context *context);
 
+/* Gives the context that all objects share which were created with context NULL, for attune_get_statistics and its like
+ * (attune/expert/info.h). It is created when first needed, with no options, and lives until the process ends: it must
+ * not be destroyed. A failure sets *context to NULL. */
+ATTUNE_CHECKED attune_status attune_shared_context(attune_context **context);
+
 #ifdef __cplusplus
 }
 #endif

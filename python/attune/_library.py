@@ -87,6 +87,7 @@ _QUICK: List[Tuple[str, object, list]] = [
     ("attune_attention_desc_init", c_int, [c_void_p, c_size_t]),
     ("attune_attention_problem", c_size_t, [c_void_p, c_char_p, c_size_t]),
     ("attune_attention_cache_size", c_int, [c_void_p, c_int64, c_int64, c_void_p]),
+    ("attune_attention_get_info", c_int, [c_void_p, c_void_p]),
 ]
 
 

@@ -13,7 +13,7 @@ from ._errors import InvalidArgumentError
 from ._library import check, lib, quick, when_freed
 from ._problem import _NAMES, Problem, TensorInfo, _pair, _plain
 from ._step_plan import StepPlan
-from ._structs import AttentionDesc, Binding, CacheBytes, DLTensor, Step, sized
+from ._structs import AttentionDesc, AttentionInfo, Binding, CacheBytes, DLTensor, Step, sized
 from ._tensor import _DTYPES, PYTHON_NAMES, address, code_name, empty, layout, lend
 from ._values import MOST_DEADLINE_US, choice, flag, integer, number, text
 
@@ -546,6 +546,14 @@ class Attention:
     def close(self) -> None:
         """Frees it, when the last running step has ended. Does nothing the second time."""
         self._handle = None
+    @property
+    def info(self) -> Dict[str, int]:
+        """What its steps have run so far: kernels that were compiled for it (compiled_runs), built-in ones of tier 0
+        (tier0_runs), and the virtual machine (vm_runs). is_ready is 1 if no step waits for a compile."""
+        info, handle = sized(AttentionInfo), self._open()
+        check(quick.attune_attention_get_info(handle.pointer, ctypes.byref(info)))
+        return {name: getattr(info, name) for name, _ in AttentionInfo._fields_[1:]}
+
 
     def __enter__(self) -> Attention:
         self._open()

@@ -259,7 +259,8 @@ class PlanInfo(Structure):
     _fields_: ClassVar[Any] = (
         [("struct_size", c_size_t), ("few_rows", c_int64)]
         + [(name, c_uint32) for name in ("few_kernels", "many_kernels", "specialised_kernels", "is_ready")]
-        + [(name, c_uint64) for name in ("few_calls", "many_calls", "specialised_calls", "cut_calls", "stopgap_calls")]
+        + [(name, c_uint64) for name in ("few_calls", "many_calls", "specialised_calls", "cut_calls", "stopgap_calls",
+                                         "tier0_calls", "vm_calls")]
     )
 
 
@@ -274,6 +275,16 @@ class AttentionDesc(Structure):
         + [("page_size", c_int64)]
         + [(name, c_int) for name in "kv_dtype kv_scales appends has_lse reproducible".split()]
         + [("extra", c_char_p), ("deadline_us", c_int64)]
+    )
+
+
+class AttentionInfo(Structure):
+    """attune_attention_info."""
+
+    _fields_: ClassVar[Any] = (
+        [("struct_size", c_size_t)]
+        + [(name, c_uint64) for name in "compiled_runs tier0_runs vm_runs".split()]
+        + [("is_ready", c_int)]
     )
 
 

@@ -132,7 +132,7 @@ attune_status attune_attention_create(attune_context *context, const attune_atte
     a->kv = d.kv;
     a->appends = d.appends;
     a->context = context;
-    attune_status status = context ? ATTUNE_OK : an_shared_context(&a->context);
+    attune_status status = context ? ATTUNE_OK : attune_shared_context(&a->context);
     if (status) {
         free(a);
         return status;
@@ -157,6 +157,29 @@ attune_status attune_attention_prepare(attune_attention *attention) {
     at_error err = {0};
     if (attention) return attune_plan_prepare(attention->plan);
     at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_attention_prepare was given NULL");
+    return at_report(&err);
+}
+
+attune_status attune_attention_get_info(const attune_attention *attention, attune_attention_info *info) {
+    at_error err = {0};
+    if (!attention || !info) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_attention_get_info was given no %s",
+                attention ? "pointer to the info" : "attention");
+        return at_report(&err);
+    }
+    attune_plan_info plan = ATTUNE_PLAN_INFO_INIT;
+    const attune_status status = attune_plan_get_info(attention->plan, &plan);
+    if (status) return status;
+    /* While steps run, one of them may be among the second sum and not yet in the first. */
+    const uint64_t all = plan.few_calls + plan.many_calls + plan.specialised_calls;
+    const uint64_t others = plan.tier0_calls + plan.vm_calls;
+    const attune_attention_info full = {
+        .compiled_runs = all > others ? all - others : 0,
+        .tier0_runs = plan.tier0_calls,
+        .vm_runs = plan.vm_calls,
+        .is_ready = plan.is_ready,
+    };
+    at_copy_out(info, &full, sizeof full, "attune_attention_info", &err);
     return at_report(&err);
 }
 

@@ -62,7 +62,4 @@ attune_status an_report_call(const attune_attention *attention, attune_status st
 
 attune_run_options an_options_of(const attune_step *step);
 
-/* The context of attentions that were given none. */
-attune_status an_shared_context(attune_context **context);
-
 #endif

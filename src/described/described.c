@@ -59,7 +59,7 @@ attune_status at_described_open(at_described *object, const at_described_op *of,
                                 at_error *err) {
     object->of = of;
     if (!context) {
-        const attune_status status = an_shared_context(&context);
+        const attune_status status = attune_shared_context(&context);
         if (status) return at_fail(err, status, "%s", attune_last_message());
     }
     object->context = context;

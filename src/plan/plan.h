@@ -58,7 +58,7 @@ struct attune_plan {
     pl_key job_key;
     attune_arguments job_arguments;
     _Alignas(64) _Atomic uint64_t few_calls;
-    _Atomic uint64_t many_calls, special_calls, cut_calls, stopgap_calls;
+    _Atomic uint64_t many_calls, special_calls, cut_calls, stopgap_calls, tier0_calls, vm_calls;
 };
 
 /* ---- Kernels ---- */
@@ -80,8 +80,8 @@ attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel,
  * to. */
 void pl_find_stopgaps(attune_plan *plan);
 
-/* Runs a kernel. A workspace that was sized for the previous kernel may be too small for a better one. Then the
- * previous kernel runs, and *kind becomes its kind. */
+/* Runs a kernel and counts that. A workspace that was sized for the previous kernel may be too small for a better one.
+ * Then the previous kernel runs, and *kind becomes its kind. */
 attune_status pl_run_kind(attune_plan *plan, pl_kind *kind, attune_kernel *kernel, const attune_arguments *arguments,
                           const attune_run_options *options, at_error *err);
 
@@ -96,9 +96,20 @@ attune_kernel *pl_before(const attune_plan *plan, int number, pl_kind *kind);
 /* Compiles the kernel of a kind in place of its fallback, which stays if that fails: next_try is set then. */
 attune_status pl_replace_stopgap(attune_plan *plan, pl_kind kind);
 
-static inline void pl_count(attune_plan *plan, pl_kind kind) {
+/* Counts a run of a kernel by the code that it has. */
+static inline void pl_count_code(attune_plan *plan, const attune_kernel *kernel) {
+    if (kernel->origin == ATTUNE_FROM_TIER0)
+        atomic_fetch_add_explicit(&plan->tier0_calls, 1, memory_order_relaxed);
+    else if (kernel->engine != ATTUNE_ENGINE_JIT)
+        atomic_fetch_add_explicit(&plan->vm_calls, 1, memory_order_relaxed);
+}
+
+/* Counts a run of a kernel of a kind. */
+static inline void pl_count(attune_plan *plan, pl_kind kind, const attune_kernel *kernel) {
     _Atomic uint64_t *const calls = kind > PL_FEW ? &plan->many_calls : &plan->few_calls;
     atomic_fetch_add_explicit(calls, 1, memory_order_relaxed);
+    if (kernel == plan->stopgaps[kind]) atomic_fetch_add_explicit(&plan->stopgap_calls, 1, memory_order_relaxed);
+    pl_count_code(plan, kernel);
 }
 
 /* ---- Lengths that come back ---- */

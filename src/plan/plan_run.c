@@ -44,6 +44,7 @@ static attune_status run_special(attune_plan *plan, const pl_special *special, c
                                  const attune_run_options *options, at_error *err) {
     if (at_run_kernel(plan->context, special->kernel, &special->layout, a, options, err)) return err->status;
     atomic_fetch_add_explicit(&plan->special_calls, 1, memory_order_relaxed);
+    pl_count_code(plan, special->kernel);
     return ATTUNE_OK;
 }
 
@@ -64,8 +65,7 @@ attune_status pl_run_kind(attune_plan *plan, pl_kind *kind, attune_kernel *kerne
         kernel = other;
         at_run_kernel(plan->context, kernel, NULL, a, options, err);
     }
-    if (!err->status && kernel == plan->stopgaps[*kind])
-        atomic_fetch_add_explicit(&plan->stopgap_calls, 1, memory_order_relaxed);
+    if (!err->status) pl_count(plan, *kind, kernel);
     return err->status;
 }
 
@@ -81,7 +81,6 @@ static attune_status run_dense(attune_plan *plan, const attune_arguments *a, con
     if (special) at_error_clear(err);
     if (pl_kernel_for(plan, &kind, &kernel, err)) return err->status;
     if (pl_run_kind(plan, &kind, kernel, a, options, err)) return err->status;
-    pl_count(plan, kind);
     if (has_key) pl_count_key(plan, a, kind, &key);
     return ATTUNE_OK;
 }

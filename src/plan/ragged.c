@@ -17,11 +17,9 @@ static attune_status run_whole(attune_plan *plan, const attune_arguments *whole,
     attune_kernel *kernel;
     pl_kind kind = pl_kind_of(plan, longest);
     pl_bound_queries(plan, settled, kind, &a);
-    if ((plan->deadline_us >= 0 ? pl_kernel_for(plan, &kind, &kernel, err) : pl_kernel(plan, kind, &kernel, err)) ||
-        pl_run_kind(plan, &kind, kernel, &a, options, err))
+    if (plan->deadline_us >= 0 ? pl_kernel_for(plan, &kind, &kernel, err) : pl_kernel(plan, kind, &kernel, err))
         return err->status;
-    pl_count(plan, kind);
-    return ATTUNE_OK;
+    return pl_run_kind(plan, &kind, kernel, &a, options, err);
 }
 
 /* ---- By a list ---- */
@@ -48,12 +46,7 @@ static size_t bytes_of_list(const pl_work *work) {
 
 void pl_work_count(const pl_work *work) {
     attune_plan *const plan = work->plan;
-    for (uint32_t i = 0; i < work->num_parts; i++) {
-        const pl_choice *const of = &work->parts[i].of;
-        pl_count(plan, of->kind);
-        if (of->kernel == plan->stopgaps[of->kind])
-            atomic_fetch_add_explicit(&plan->stopgap_calls, 1, memory_order_relaxed);
-    }
+    for (uint32_t i = 0; i < work->num_parts; i++) pl_count(plan, work->parts[i].of.kind, work->parts[i].of.kernel);
     if (work->num_parts > 1) atomic_fetch_add_explicit(&plan->cut_calls, 1, memory_order_relaxed);
 }
 

@@ -14,7 +14,9 @@ void go_through_attentions(attune_context *context) {
     attune_attention_desc desc = ATTUNE_ATTENTION_DESC_INIT;
     attune_step step = ATTUNE_STEP_INIT;
     attune_cache_size size = ATTUNE_CACHE_SIZE_INIT;
+    attune_attention_info info = ATTUNE_ATTENTION_INFO_INIT;
     attune_attention *attention = NULL;
+    attune_context *shared = NULL;
     float q[4 * 2 * 8], k_cache[16 * 2 * 8], v_cache[16 * 2 * 8], out[4 * 2 * 8];
     const int32_t starts[] = {0, 4}, lens[] = {13}, table[] = {1, 0};
     char text[512];
@@ -46,6 +48,8 @@ void go_through_attentions(attune_context *context) {
     OK(attune_step_plan_workspace_size(plan, &step, &bytes));
     OK(attune_step_plan_run(plan, &step));
     note_bytes("planned out", out, sizeof out);
+    OK(attune_attention_get_info(attention, &info));
+    OK(attune_shared_context(&shared));
     CALL(attune_step_plan_destroy(plan));
     CALL(attune_attention_destroy(attention));
 }

@@ -1,0 +1,34 @@
+"""What an attune.Attention has run."""
+
+import attune
+import numpy as np
+import pytest
+
+
+def attention_of(head_dim, **options):
+    context = attune.Context(cache_dir="", **options)
+    return attune.Attention(num_heads=4, num_kv_heads=2, head_dim=head_dim, is_causal=True, kv="paged", page_size=32,
+                            context=context)
+
+
+def step_of(head_dim):
+    """A decoding query on a page."""
+    pages = np.ones((1, 32, 2, head_dim), "f4")
+    return dict(q=pages[0, :1].repeat(2, 1), k_cache=pages, v_cache=pages)
+
+
+LISTS = dict(cu_seqlens_q=[0, 1], kv_lens=[20], block_table=[[0]])
+
+
+@pytest.mark.parametrize("head_dim, options, ran", [(16, {}, "compiled_runs"), (64, {}, "compiled_runs"),
+                                                    (64, {"compile_mode": "never"}, "tier0_runs"),
+                                                    (56, {"compile_mode": "never"}, "vm_runs")])
+def test_what_ran_is_told(head_dim, options, ran):
+    attention = attention_of(head_dim, **options)
+    assert attention.info == {"compiled_runs": 0, "tier0_runs": 0, "vm_runs": 0, "is_ready": 0}
+    attention.run(**step_of(head_dim), **LISTS)
+    attention.plan(**LISTS, num_pages=1).run(**step_of(head_dim))
+    counts = attention.info
+    assert counts.pop(ran) == 2 and not any(counts.values())
+    attention.prepare()
+    assert attention.info["is_ready"] == 1
