@@ -40,7 +40,7 @@ def main():
         for block_size, stride in ((128, 16), (128, 8), (64, 8), (128, 4)):
 
             def ours():
-                return attune.blocks.scores(q, k, block_size=block_size, stride=stride, is_causal=True, threads=1)
+                return attune.blocks.scores(q, k, block_size=block_size, stride=stride, is_causal=True, max_threads=1)
 
             def theirs():
                 return by_torch(q, k, block_size, stride)

@@ -65,7 +65,7 @@ def main():
                 return [row.topk(options.ids).indices for row in stock_scores(q, k, w, scales)]
 
             def ours():
-                return attune.index(q, k, w, options.ids, threads=1, **scales).ids[0]
+                return attune.index(q, k, w, options.ids, max_threads=1, **scales).ids[0]
 
             shared = len(set(plain()[0].tolist()) & set(ours()[0].tolist()))
             assert shared > 0.99 * options.ids, shared

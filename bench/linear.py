@@ -75,7 +75,7 @@ def main():
             print(f"{'tokens':>8}{'stock us':>12}{'attune us':>12}{'ratio':>8}{'GFLOP/s':>10}")
 
         def ours():
-            return attune.linear_attention(q, k, v, decay=decay, beta=beta, state=own, threads=1, **norms)
+            return attune.linear_attention(q, k, v, decay=decay, beta=beta, state=own, max_threads=1, **norms)
 
         wanted = theirs()
         np.testing.assert_allclose(ours()[0].reshape(wanted.shape), wanted, rtol=1e-3, atol=1e-5)

@@ -71,7 +71,8 @@ class Turn:
                           past_key_values=cache)[0]
 
     def own(self):
-        return self.block.run(self.now, self.cache, *self.half, kv_lens=self.lens, block_table=self.table, threads=1)
+        return self.block.run(self.now, self.cache, *self.half, kv_lens=self.lens, block_table=self.table,
+                              max_threads=1)
 
 
 def main():

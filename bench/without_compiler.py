@@ -26,14 +26,14 @@ def linear(context, tokens):
     q, k, v = (normal(1, tokens, 16, 128) for _ in range(3))
     decay, beta = -rng.random((1, tokens, 16), "f4"), rng.random((1, tokens, 16), "f4")
     state = np.zeros((1, 16, 128, 128), "f4")
-    return lambda: attune.linear_attention(q, k, v, decay=decay, beta=beta, state=state, qk_norm_eps=1e-6, threads=1,
-                                           context=context)
+    return lambda: attune.linear_attention(q, k, v, decay=decay, beta=beta, state=state, qk_norm_eps=1e-6,
+                                           max_threads=1, context=context)
 
 
 def index(context, queries, keys):
     """64 heads of 128 and 2048 keys of all, as in DeepSeek-V3.2."""
     q, k, w = normal(1, queries, 64, 128), normal(1, keys, 128), normal(1, queries, 64)
-    return lambda: attune.index(q, k, w, 2048, threads=1, context=context)
+    return lambda: attune.index(q, k, w, 2048, max_threads=1, context=context)
 
 
 def mla(context, new, past):
@@ -49,7 +49,7 @@ def mla(context, new, past):
     x, cache = normal(new, embed), normal(pages, 64, block.width)
     cos, sin = normal(past + new, rope // 2), normal(past + new, rope // 2)
     table = np.arange(pages, dtype="i4")[None]
-    step = dict(kv_lens=[past + new], block_table=table, cu_seqlens=[0, new], threads=1)
+    step = dict(kv_lens=[past + new], block_table=table, cu_seqlens=[0, new], max_threads=1)
     return lambda: block.run(x, cache, cos, sin, **step)
 
 

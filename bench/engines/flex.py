@@ -131,7 +131,7 @@ def measure(name, functions, options, threads):
         return compiled(q, k, v, score_mod, block_mask, enable_gqa=gqa)
 
     def ours():
-        return attune.flex_attention(q, k, v, score_mod, mask_mod=mask_mod, enable_gqa=gqa, threads=threads)
+        return attune.flex_attention(q, k, v, score_mod, mask_mod=mask_mod, enable_gqa=gqa, max_threads=threads)
 
     with torch.no_grad():
         torch.testing.assert_close(ours(), theirs(), atol=2e-4, rtol=1e-3)

@@ -19,7 +19,7 @@ while running:
         cache.append(name, len(chunks[name]))
     q, k, v = data.rows(chunks)
     starts = np.cumsum([0, *map(len, chunks.values())])
-    out = attention.run(q, k, v, cu_seqlens_q=starts, threads=2, **cache.batch(chunks))
+    out = attention.run(q, k, v, cu_seqlens_q=starts, max_threads=2, **cache.batch(chunks))
     for name, piece in zip(chunks, np.split(out, starts[1:-1])):
         outputs[name].append(piece)
         if cache.length(name) == data.TOTALS[name]:

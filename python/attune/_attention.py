@@ -193,7 +193,7 @@ def _check_nothing(tensors: Dict[str, Any], fields: Dict[str, Any]) -> None:
 
 
 def _first(
-    tensors: Dict[str, Any], options: tuple, lse: bool, threads: int
+    tensors: Dict[str, Any], options: tuple, lse: bool, max_threads: int
 ) -> Optional[Tuple[Union[Kernel, Plan], Arguments]]:
     """A call whose tensors are checked one by one. Gives how to repeat it; None: there was nothing to compute."""
     fields, by_plan = _fields(tensors, options, lse)
@@ -210,7 +210,7 @@ def _first(
             _sites.clear()
         _sites[key] = site
     arguments, kept = site._arguments(tensors, None)
-    check(site._go(arguments, threads))
+    check(site._go(arguments, max_threads))
     del kept
     return site, arguments
 
@@ -259,7 +259,7 @@ def attention(
     kv_id_lens: Any = None,
     out: Any = None,
     has_lse: bool = False,
-    threads: int = 0,
+    max_threads: int = 0,
 ) -> Any:
     """softmax(softmax_scale * q k^T) v for NumPy arrays and torch CPU tensors, which are read in place.
 
@@ -291,7 +291,7 @@ def attention(
     out: an array or tensor to write to.
     has_lse: the result is (out, lse), with lse the logarithm of the sum of exponentials, [batch, heads, length], with
         "thd" [heads, tokens].
-    threads: the most threads that may work, the caller included; 0 means all.
+    max_threads: the most threads that may work, the caller included; 0 means all.
 
     A row without visible keys gives 0, and -infinity in lse. Returns `out`: a torch tensor if q is one, otherwise a
     NumPy array. It computes no gradient: torch tensors that require grad are refused unless grad mode is off.
@@ -341,9 +341,10 @@ def attention(
         lse = tensors["lse"] = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", shape)
     if ready is not None:
         site, arguments = ready
-        check(site._go(site._again(arguments, tensors), threads))
+        check(site._go(site._again(arguments, tensors), max_threads))
     else:
-        made = _first({name: _lift(value, name, layout) for name, value in tensors.items()}, options, has_lse, threads)
+        lifted = {name: _lift(value, name, layout) for name, value in tensors.items()}
+        made = _first(lifted, options, has_lse, max_threads)
         if key and made:
             if len(_ready) >= _CAP:
                 _ready.clear()

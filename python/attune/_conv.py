@@ -40,12 +40,12 @@ def causal_conv(
     *,
     bias: Any = None,
     state: Any = None,
-    silu: bool = False,
+    has_silu: bool = False,
     dilation: int = 1,
     cu_seqlens: Any = None,
     state_ids: Any = None,
     out: Any = None,
-    threads: int = 0,
+    max_threads: int = 0,
     runner: Any = None,
     context: Context | None = None,
 ) -> Tuple[Any, Any]:
@@ -53,7 +53,7 @@ def causal_conv(
     (out, state).
 
         y = bias[c] + sum over i of weights[c, i] x[t - (taps - 1 - i) dilation, c]
-        out[t, c] = y, or with silu y / (1 + exp(-y))
+        out[t, c] = y, or with has_silu y / (1 + exp(-y))
 
     x is [batch, length, channels]; with cu_seqlens [tokens, channels], where sequence b has the tokens from
         cu_seqlens[b] to before cu_seqlens[b + 1]. All tensors have one type, f32, bf16 or f16. Strides are free: pass
@@ -63,14 +63,14 @@ def causal_conv(
         changed in place. None: zeros, in a new tensor.
     state_ids: [batch], the state of each sequence, all different.
     out: as x; allocated if it is not given, torch's if x is a torch tensor.
-    threads, runner: as in attune.Attention.run.
+    max_threads, runner: as in attune.Attention.run.
 
     The tokens of a channel have the same bits however they are cut into calls, and whatever else is in the batch.
     """
     tensors = dict(x=x, weights=weights, bias=bias, state=state, out=out)
     lent = {name: _lend(value, name, name in ("state", "out")) for name, value in tensors.items() if value is not None}
     lists, _ = _lists({"state_ids": state_ids} if state_ids is not None else {}, cu_seqlens)
-    lead, fields, batch = _describe(lent, lists, flag(silu, "silu"), integer(dilation, "dilation"))
+    lead, fields, batch = _describe(lent, lists, flag(has_silu, "has_silu"), integer(dilation, "dilation"))
     kept = (fields["taps"] - 1) * fields["dilation"]
     dtype, channels = _NAMES[fields["dtype"]], fields["channels"]
     if state is None:
@@ -91,7 +91,7 @@ def causal_conv(
     step.weights, step.bias = lent["weights"].data, lent["bias"].data if "bias" in lent else None
     step.cu_seqlens = lists["cu_seqlens"].data if "cu_seqlens" in lists else None
     step.state_ids = lists["state_ids"].data if "state_ids" in lists else None
-    step.max_threads = integer(threads, "threads")
+    step.max_threads = integer(max_threads, "max_threads")
     if runner is not None:
         step.runner = runner.pointer
     handle = _handle_of(as_context(context), tuple(sorted(fields.items())))
@@ -100,7 +100,7 @@ def causal_conv(
 
 
 def _describe(
-    lent: Dict[str, _Lent], lists: Dict[str, _Lent], silu: bool, dilation: int
+    lent: Dict[str, _Lent], lists: Dict[str, _Lent], has_silu: bool, dilation: int
 ) -> Tuple[List[int], Dict[str, int], int]:
     """The dims of x before its channels, the description, and how many sequences there are."""
     rank: List[Optional[int]] = [None] * (2 if "cu_seqlens" in lists else 3)
@@ -123,5 +123,5 @@ def _describe(
         _check_shape("state_ids", lists["state_ids"], [batch])
     dtype = _name_of(lent["x"], "x", _FLOATS)
     fields = dict(channels=channels, taps=lent["weights"].shape[1], dilation=dilation, dtype=_NAMES.index(dtype),
-                  has_bias=int("bias" in lent), has_silu=int(silu))  # fmt: skip
+                  has_bias=int("bias" in lent), has_silu=int(has_silu))  # fmt: skip
     return lead, fields, batch

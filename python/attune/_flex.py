@@ -116,7 +116,7 @@ def flex_attention(
     return_lse: bool = False,
     strict_index: bool = False,
     out: Any = None,
-    threads: int = 0,
+    max_threads: int = 0,
 ) -> Any:
     """softmax(score_mod(scale * q k^T)) v where mask_mod holds: PyTorch's flex_attention on the CPU.
 
@@ -148,10 +148,10 @@ def flex_attention(
         given["lse"] = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", q.shape[:-1])
     if found is not None:
         (kernel, arguments, _), captured = found
-        check(kernel._go(kernel._again(arguments, {**captured, **given}), threads))
+        check(kernel._go(kernel._again(arguments, {**captured, **given}), max_threads))
     elif fields["batch"]:  # of none there is nothing to compute
         tensors.update((name, _lift(given[name], name)) for name in ("out", "lse") if name in given)
-        _remember(place, functions, fields, tracer, tensors, attend(fields, tracer, tensors, threads, block_mask))
+        _remember(place, functions, fields, tracer, tensors, attend(fields, tracer, tensors, max_threads, block_mask))
     return (out, given["lse"]) if return_lse else out
 
 
@@ -260,7 +260,7 @@ def described(
 
 
 def attend(
-    fields: Dict[str, Any], tracer: Tracer, tensors: Dict[str, Any], threads: int, block_mask: Any = None
+    fields: Dict[str, Any], tracer: Tracer, tensors: Dict[str, Any], max_threads: int, block_mask: Any = None
 ) -> Tuple[Kernel, Arguments]:
     """Runs the problem of these fields, whose functions the tracer has written, on tensors by name. Gives the kernel,
     and the arguments of the call.
@@ -283,6 +283,6 @@ def attend(
         captured = [value for name, value in tracer.tensors.items() if name in read]
         mask = kept_mask(block_mask, kernel, arguments, captured)
         arguments.block_mask = mask.pointer if mask else None
-    check(kernel._go(arguments, threads))
+    check(kernel._go(arguments, max_threads))
     del kept
     return kernel, arguments

@@ -136,7 +136,7 @@ class Call:
                 result[tensor.name] = empty(list(tensors.values()), tensor.dtype, tensor.shape)
         return result
 
-    def _go(self, arguments: Arguments, threads: int, runner: Any = None) -> int:
+    def _go(self, arguments: Arguments, max_threads: int, runner: Any = None) -> int:
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -149,7 +149,7 @@ class Call:
         self,
         *,
         sizes: Mapping[str, int] | None = None,
-        threads: int = 0,
+        max_threads: int = 0,
         softmax_scale: float | None = None,
         runner: Any = None,
         **tensors: Any,
@@ -161,7 +161,7 @@ class Call:
         NumPy, except its last dim.
         sizes: sizes that the problem leaves open and no tensor has, and those that differ from the problem's, such as
             ``{"num_heads": 4}``. The batch is that of q or x, or of the sequences in cu_seqlens_q.
-        threads: the most threads that may work, the caller included; 0 means all of the context's.
+        max_threads: the most threads that may work, the caller included; 0 means all of the context's.
         softmax_scale: of this call, if the problem has ``softmax_scale=dynamic``.
         runner: the host's threads, such as attune.torch.runner(); None: those of the context.
         """
@@ -171,7 +171,7 @@ class Call:
             arguments, kept = self._again(ready, tensors), None
         else:
             arguments, kept = self._arguments(tensors, sizes, softmax_scale)
-        status = self._go(arguments, threads, runner)
+        status = self._go(arguments, max_threads, runner)
         if status:
             check(status)
         if key and ready is None:
@@ -182,7 +182,7 @@ class Call:
         self,
         *,
         sizes: Mapping[str, int] | None = None,
-        threads: int = 0,
+        max_threads: int = 0,
         softmax_scale: float | None = None,
         **tensors: Any,
     ) -> Any:
@@ -193,7 +193,7 @@ class Call:
         arguments, kept = self._arguments(tensors, sizes, softmax_scale)
         outputs = self._outputs(arguments, tensors)
         kept += self._take(arguments, outputs)
-        status = self._go(arguments, threads)
+        status = self._go(arguments, max_threads)
         if status:
             check(status)
         del kept
@@ -222,15 +222,15 @@ class Kernel(Call):
     def _bind(self, arguments: Arguments, name: bytes, address: int) -> int:
         return quick.attune_bind_dlpack(_byref(arguments), self._pointer, name, address)
 
-    def _go(self, arguments: Arguments, threads: int, runner: Any = None) -> int:
-        options = run_options(threads, runner)
+    def _go(self, arguments: Arguments, max_threads: int, runner: Any = None) -> int:
+        options = run_options(max_threads, runner)
         return lib.attune_run_with(self.context._pointer, self._pointer, _byref(arguments), options)
 
-    def workspace_bytes(self, *, sizes: Mapping[str, int] | None = None, threads: int = 0) -> int:
+    def workspace_bytes(self, *, sizes: Mapping[str, int] | None = None, max_threads: int = 0) -> int:
         """Bytes of temporary memory of a call."""
         arguments, _ = self._arguments({}, sizes)
         size = ctypes.c_size_t()
-        options = run_options(threads)
+        options = run_options(max_threads)
         pointers = (self.context._pointer, self._pointer, _byref(arguments), options, _byref(size))
         check(quick.attune_workspace_size_with(*pointers))
         return size.value

@@ -186,14 +186,14 @@ def when_freed(owner: object, function: Callable[..., Any], *arguments: Any) -> 
     finalizer.atexit = False
 
 
-def run_options(threads: int, runner: Any = None) -> Any:
+def run_options(max_threads: int, runner: Any = None) -> Any:
     """A pointer to attune_run_options, or None where nothing is asked for."""
-    if type(threads) is int and not threads and runner is None:
+    if type(max_threads) is int and not max_threads and runner is None:
         return None
-    threads = _values.integer(threads, "threads")
+    max_threads = _values.integer(max_threads, "max_threads")
     options = RunOptions()
     options.struct_size = ctypes.sizeof(RunOptions)
-    options.max_threads = threads
+    options.max_threads = max_threads
     if runner is not None:
         options.runner = runner.pointer
     return byref(options)

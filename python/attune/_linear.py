@@ -87,14 +87,14 @@ def linear_attention(
     scale: float | None = None,
     qk_norm_eps: float = 0,
     norm_weights: Any = None,
-    norm_eps: float = 1e-6,
+    out_norm_eps: float = 1e-6,
     gate: Any = None,
     gate_function: str = "silu",
     cu_seqlens: Any = None,
     state_ids: Any = None,
     out: Any = None,
     reproducible: bool = False,
-    threads: int = 0,
+    max_threads: int = 0,
     runner: Any = None,
     context: Context | None = None,
 ) -> Tuple[Any, Any]:
@@ -118,7 +118,7 @@ def linear_attention(
         in a new f32 tensor.
     scale: by default 1 / sqrt(dim).
     qk_norm_eps: rows of q and k are divided by sqrt(sum of x^2 + qk_norm_eps) first; 0: they are not.
-    norm_weights, norm_eps: rows of out are divided by sqrt(mean of x^2 + norm_eps) and multiplied by the weights
+    norm_weights, out_norm_eps: rows of out are divided by sqrt(mean of x^2 + out_norm_eps) and multiplied by weights
         [dim_v], which are of the type of q: an RMS norm. Without weights there is none.
     gate: g, of the shape and type of out. out is multiplied by gate_function of it: "silu", g / (1 + exp(-g)), as in
         Qwen3-Next, or "sigmoid", 1 / (1 + exp(-g)), as in Kimi Linear.
@@ -126,14 +126,14 @@ def linear_attention(
     out: [batch, length, max(heads, v_heads), dim_v]; allocated if it is not given, torch's if q is a torch tensor.
     reproducible: True: a prompt has the same bits however it is cut into calls. Otherwise it is computed in chunks of 8
         tokens, which is faster, and has the same bits for cuts at multiples of 8 tokens.
-    threads, runner: as in attune.Attention.run.
+    max_threads, runner: as in attune.Attention.run.
 
     A sequence has the same bits in every batch. With norm or gate, out is rounded to its type before and after them, as
     in models: in f16 a number above 65504 before the norm becomes infinite, and NaN after it.
     """
     tensors = dict(q=q, k=k, v=v, decay=decay, beta=beta, state=state, state_ids=state_ids, out=out, gate=gate,
                    norm_weights=norm_weights)  # fmt: skip
-    numbers = (scale, qk_norm_eps, norm_eps, gate_function, reproducible)
+    numbers = (scale, qk_norm_eps, out_norm_eps, gate_function, reproducible)
     given = {name: value for name, value in tensors.items() if value is not None}
     parts = [(name, layout(value)) for name, value in given.items()]
     is_plain = state is not None and cu_seqlens is None and all([known is not None for _, known in parts])
@@ -150,7 +150,7 @@ def linear_attention(
             if len(_ready) >= _CAP:
                 _ready.clear()
             _ready[key] = ready
-    step.max_threads = integer(threads, "threads")
+    step.max_threads = integer(max_threads, "max_threads")
     if runner is not None:
         step.runner = runner.pointer
     check(lib.attune_linear_run(ready.handle.pointer, ctypes.byref(step)))
@@ -222,7 +222,7 @@ def _describe(
     given: Dict[str, Any], rule: str, numbers: Tuple[Any, Any, Any, str, bool], cu_seqlens: Any, context: Context
 ) -> Tuple[_Call, Any, Any]:
     """The call, its state and its output."""
-    scale, qk_norm_eps, norm_eps, gate_function, reproducible = numbers
+    scale, qk_norm_eps, out_norm_eps, gate_function, reproducible = numbers
     fields: Dict[str, Any] = dict(rule=choice(rule, RULES, "rule"), qk_norm_eps=number(qk_norm_eps, "qk_norm_eps"),
                                   reproducible=flag(reproducible, "reproducible"))  # fmt: skip
     if scale is not None:
@@ -256,7 +256,7 @@ def _describe(
         _check_shape("gate", lent["gate"], shape)
         _name_of(lent["gate"], "gate", (dtype,))
     if "norm_weights" in lent:
-        fields["out_norm_eps"] = number(norm_eps, "norm_eps")
+        fields["out_norm_eps"] = number(out_norm_eps, "out_norm_eps")
         _check_shape("norm_weights", lent["norm_weights"], [dim_v])
         _name_of(lent["norm_weights"], "norm_weights", (dtype,))
         if dim_v > 1 and lent["norm_weights"].strides[0] != 1:

@@ -68,8 +68,8 @@ class Plan(Call):
         value = integer(value, f"the size {name}", -(2**63), 2**63 - 1)
         check(quick.attune_plan_set_size(self._pointer, _byref(arguments), text(name, "a name in sizes"), value))
 
-    def _go(self, arguments: Arguments, threads: int, runner: Any = None) -> int:
-        return lib.attune_plan_run(self._pointer, _byref(arguments), run_options(threads, runner))
+    def _go(self, arguments: Arguments, max_threads: int, runner: Any = None) -> int:
+        return lib.attune_plan_run(self._pointer, _byref(arguments), run_options(max_threads, runner))
 
     @property
     def info(self) -> Dict[str, int]:

@@ -62,8 +62,9 @@ class StepPlan:
         v_scale: Any = None,
         out: Any = None,
         lse: Any = None,
-        threads: int = 0,
+        max_threads: int = 0,
         runner: Any = None,
+        cancel: Any = None,
         **bindings: Any,
     ) -> Any:
         """Equals Attention.run() of a step with the plan's lists, bit for bit. Caches have at least as many pages as
@@ -87,7 +88,7 @@ class StepPlan:
                     self._ready.clear()
                 self._ready[key] = Step.from_buffer_copy(step)
         self._check(given)
-        out, lse = attention._complete(step, (q, v, out, lse), bindings, threads, runner, kept)
+        out, lse = attention._complete(step, (q, v, out, lse), bindings, max_threads, runner, cancel, kept)
         check(lib.attune_step_plan_run(self._pointer, ctypes.byref(step)))
         del kept  # until here they lived
         return out if "lse" not in attention._places else (out, lse)

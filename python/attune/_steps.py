@@ -408,10 +408,11 @@ class Attention:
         return empty((q,), self._places["lse"].info.dtype, shape)
 
     def _complete(
-        self, step: Step, tensors: Tuple[Any, Any, Any, Any], bindings: Mapping[str, Any], threads: int, runner: Any,
-        kept: list
+        self, step: Step, tensors: Tuple[Any, Any, Any, Any], bindings: Mapping[str, Any], max_threads: int,
+        runner: Any, cancel: Any, kept: list
     ) -> Tuple[Any, Any]:
-        """Puts what every run has into a step: outputs, which are made if they are missing, bindings and threads.
+        """Puts what every run has into a step: outputs, which are made if they are missing, bindings, threads and the
+        flag that ends it.
 
         tensors: q, v, out and lse. Returns out and lse."""
         q, v, out, lse = tensors
@@ -423,9 +424,16 @@ class Attention:
             step.lse.data = address(lse)
         if bindings:
             step.bindings, step.num_bindings = self._bind(bindings, kept), len(bindings)
-        step.max_threads = integer(threads, "threads")
+        step.max_threads = integer(max_threads, "max_threads")
         if runner is not None:
             step.runner = runner.pointer
+        if cancel is not None:
+            lent = _lend(cancel, "cancel", False)
+            _check_list(lent, "cancel")
+            if lent.shape != [1]:
+                raise InvalidArgumentError(f"cancel has {lent.shape[0]} elements; it must have 1")
+            kept.append(lent.kept)
+            step.cancel = lent.data
         return out, lse
 
     def run(
@@ -444,8 +452,9 @@ class Attention:
         cu_seqlens_kv: Any = None,
         kv_lens: Any = None,
         block_table: Any = None,
-        threads: int = 0,
+        max_threads: int = 0,
         runner: Any = None,
+        cancel: Any = None,
         **bindings: Any,
     ) -> Any:
         """Computes a step, appends if the attention does, and returns `out`, or (out, lse) with has_lse.
@@ -462,8 +471,9 @@ class Attention:
             cu_seqlens_q[b + 1]. cu_seqlens_kv is that of k and v with kv="tensors", by default cu_seqlens_q.
         kv_lens: caches: [batch], the keys of each sequence, appended ones included.
         block_table: paged: [batch, max_pages], the pages of each sequence; or a list of lists of any lengths.
-        threads: the most threads that may work, the caller included; 0 means all of the context's.
+        max_threads: the most threads that may work, the caller included; 0 means all of the context's.
         runner: the host's threads, such as attune.torch.runner(); None: those of the context.
+        cancel: an array of one int32. When another thread sets it to 1, the step ends by attune.CancelledError.
         bindings: the tensors that `extra` needs, by name: sinks, attn_bias, cos …
         """
         handle = self._open()
@@ -490,7 +500,7 @@ class Attention:
                     self._ready.clear()
                 self._ready[key] = Step.from_buffer_copy(step)
         self._check_tokens(step, given)
-        out, lse = self._complete(step, (q, v, out, lse), bindings, threads, runner, kept)
+        out, lse = self._complete(step, (q, v, out, lse), bindings, max_threads, runner, cancel, kept)
         check(lib.attune_attention_run(handle.pointer, ctypes.byref(step)))
         del kept, handle  # until here they lived
         return out if "lse" not in self._places else (out, lse)
@@ -536,6 +546,14 @@ class Attention:
         handle = self._open()
         check(lib.attune_attention_prepare(handle.pointer))
 
+    @property
+    def info(self) -> Dict[str, int]:
+        """What its steps have run so far: kernels that were compiled for it (compiled_runs), built-in ones of tier 0
+        (tier0_runs), and the virtual machine (vm_runs). is_ready is 1 if no step waits for a compile."""
+        info, handle = sized(AttentionInfo), self._open()
+        check(quick.attune_attention_get_info(handle.pointer, ctypes.byref(info)))
+        return {name: getattr(info, name) for name, _ in AttentionInfo._fields_[1:]}
+
     def cache_size(self, pages: int, seq_kv: int = 0) -> CacheSize:
         """The size of contiguous caches of `pages` pages, or with kv="cache" of `pages` sequences of seq_kv keys."""
         size, handle = sized(CacheBytes), self._open()
@@ -546,14 +564,6 @@ class Attention:
     def close(self) -> None:
         """Frees it, when the last running step has ended. Does nothing the second time."""
         self._handle = None
-    @property
-    def info(self) -> Dict[str, int]:
-        """What its steps have run so far: kernels that were compiled for it (compiled_runs), built-in ones of tier 0
-        (tier0_runs), and the virtual machine (vm_runs). is_ready is 1 if no step waits for a compile."""
-        info, handle = sized(AttentionInfo), self._open()
-        check(quick.attune_attention_get_info(handle.pointer, ctypes.byref(info)))
-        return {name: getattr(info, name) for name, _ in AttentionInfo._fields_[1:]}
-
 
     def __enter__(self) -> Attention:
         self._open()

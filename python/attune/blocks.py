@@ -202,7 +202,7 @@ def attention(
     is_causal: bool = False,
     softmax_scale: float | None = None,
     out: Any = None,
-    threads: int = 0,
+    max_threads: int = 0,
 ) -> Any:
     """softmax(softmax_scale * q k^T) v over the keys in the chosen blocks. Others are not read.
 
@@ -212,7 +212,7 @@ def attention(
         (indptr, indices), as in CSR: row block r of head h has the key blocks indices[indptr[i]] to before
             indices[indptr[i + 1]], with i = h * row_blocks + r. An indptr of row_blocks + 1 elements is for all heads.
     is_causal: a query also attends to no key after its own position; the last query is at the last key.
-    softmax_scale, out, threads: as in attune.attention.
+    softmax_scale, out, max_threads: as in attune.attention.
 
     A query without visible keys gives 0. Returns out: a torch tensor if q is one, else a NumPy array. The result is
     that of attune.attention with the same blocks as attn_mask. Heads that share keys may have different blocks. The
@@ -247,7 +247,7 @@ def attention(
             ]
             own = np.ascontiguousarray(own.reshape(k.shape[1], group, *own.shape[1:]).swapaxes(0, 1))
         kernel = _kernel(tensors[0], tensors[1], tensors[2], own, block_size, options)
-        kernel.run(q=tensors[0], k=tensors[1], v=tensors[2], out=tensors[3], blocks=own, threads=threads)
+        kernel.run(q=tensors[0], k=tensors[1], v=tensors[2], out=tensors[3], blocks=own, max_threads=max_threads)
     return out
 
 
@@ -285,7 +285,7 @@ def scores(
     stride: int = 16,
     is_causal: bool = False,
     softmax_scale: float | None = None,
-    threads: int = 0,
+    max_threads: int = 0,
     runner: Any = None,
 ) -> Any:
     """Estimates how much each key block matters to each row block: f32 [batch, heads, row blocks, key blocks].
@@ -297,7 +297,7 @@ def scores(
 
     stride divides block_size. With is_causal the last query is at the last key, and the difference of both lengths must
     be a multiple of stride. softmax_scale: of the attention that is estimated, by default 1 / sqrt(dim).
-    threads, runner: as in attune.Attention.run.
+    max_threads, runner: as in attune.Attention.run.
     """
     queries, keys = _sizes(q, k, None, block_size)
     shares = empty((q,), "f32", (*q.shape[:2], _ceil(queries, block_size), _ceil(keys, block_size)))
@@ -320,7 +320,7 @@ def scores(
     _set_view(step.q, of_q)
     _set_view(step.k, of_k)
     into = _lend(shares, "shares", True)
-    step.shares, step.max_threads = into.data, integer(threads, "threads")
+    step.shares, step.max_threads = into.data, integer(max_threads, "max_threads")
     if runner is not None:
         step.runner = runner.pointer
     handle = _estimator(as_context(None), tuple(fields.items()))

@@ -92,7 +92,7 @@ def wrong_tensors():
     refused(attune.InvalidArgumentError, "v is a list", kernel.run, q=q, k=k, v=list(v), out=out)
     refused(attune.InvalidArgumentError, "no tensor named 'mask'", kernel.run, q=q, k=k, v=v, out=out, mask=q)
     refused(attune.InvalidArgumentError, "v", kernel.run, q=q, k=k, out=out)
-    refused(attune.InvalidArgumentError, "threads is -1", kernel.run, q=q, k=k, v=v, out=out, threads=-1)
+    refused(attune.InvalidArgumentError, "max_threads is -1", kernel.run, q=q, k=k, v=v, out=out, max_threads=-1)
     refused(attune.InvalidArgumentError, "'lenght'", kernel.run, sizes={"lenght": 1}, q=q, k=k, v=v, out=out)
 
 
@@ -123,7 +123,7 @@ def dynamic_sizes():
     q, k, v, wanted = call()
     out = array("f", bytes(4 * 80))
     kernel = attune.compile("num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=8")
-    kernel.run(q=q, k=k, v=v, out=out, sizes={"seq_q": 5, "seq_kv": 7}, threads=1)
+    kernel.run(q=q, k=k, v=v, out=out, sizes={"seq_q": 5, "seq_kv": 7}, max_threads=1)
     near(out, wanted)
 
 
@@ -206,7 +206,7 @@ def tools():
 
 
 def plans():
-    """a plan runs all lengths, or says that the library has none"""
+    """a plan runs all lengths"""
     text = "num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=8"
     q, k, v, wanted = call()
     plan, out = attune.Plan(text), array("f", bytes(4 * 80))

@@ -25,7 +25,7 @@ def linear_attention(
     scale: Optional[float] = None,
     qk_norm_eps: float = 0.0,
     norm_weights: Any = None,
-    norm_eps: float = 1e-6,
+    out_norm_eps: float = 1e-6,
     gate: Any = None,
     gate_function: str = "silu",
     reproducible: bool = False,
@@ -47,7 +47,7 @@ def linear_attention(
     if given["state"].shape != shape or given["state"].dtype != jnp.float32:
         raise attune.InvalidArgumentError(f"state must be float32 {list(shape)}; it is {given['state'].dtype} "
                                           f"{list(given['state'].shape)}")  # fmt: skip
-    numbers: Dict[str, Any] = dict(rule=rule, scale=scale, qk_norm_eps=qk_norm_eps, norm_eps=norm_eps)
+    numbers: Dict[str, Any] = dict(rule=rule, scale=scale, qk_norm_eps=qk_norm_eps, out_norm_eps=out_norm_eps)
 
     def compute(*values: Any) -> Tuple[Any, Any]:
         call: Dict[str, Any] = dict(zip(given, (np.ascontiguousarray(value) for value in values)))

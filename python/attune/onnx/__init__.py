@@ -56,7 +56,7 @@ def flex_attention(
     scale: Optional[float] = None,
     softmax_precision: Optional[int] = None,
     outer: Optional[Dict[str, np.ndarray]] = None,
-    threads: int = 0,
+    max_threads: int = 0,
 ) -> Any:
     """One FlexAttention node: prob_mod(softmax(score_mod(scale * q k^T))) v.
 
@@ -78,7 +78,7 @@ def flex_attention(
     if softmax_precision is not None:
         fields["softmax_precision"] = "f64" if dtype_name(q) == "f64" else precision_of(softmax_precision)
     tensors["out"] = empty((q,), dtype_name(q), (*q.shape[:-1], v.shape[-1]))
-    attend(fields, tracer, tensors, threads)
+    attend(fields, tracer, tensors, max_threads)
     return tensors["out"]
 
 

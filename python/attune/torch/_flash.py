@@ -62,7 +62,7 @@ def _run(
         softmax_scale=None if softmax_scale is None else number(softmax_scale, "softmax_scale"),
         has_lse=flag(has_lse, "return_attn_probs"), extra=extra.lstrip(",") or None, **attention_options,
     )
-    result = attention.run(_rows(q), threads=torch.get_num_threads(), **tensors)
+    result = attention.run(_rows(q), max_threads=torch.get_num_threads(), **tensors)
     return result if has_lse else (result, None)
 
 

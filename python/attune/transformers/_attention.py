@@ -119,7 +119,7 @@ class _Call:
         out = attention(
             self.query, self.key, self.value, kv_ids=choice.gather(-1, order).to(torch.int32),
             kv_id_lens=seen.sum(-1, dtype=torch.int32), softmax_scale=self.scaling,
-            logits_soft_cap=self.soft_cap or None, threads=torch.get_num_threads(),
+            logits_soft_cap=self.soft_cap or None, max_threads=torch.get_num_threads(),
         )  # fmt: skip
         count_attune("listed")
         return out

@@ -1,4 +1,4 @@
-"""What an attune.Attention has run."""
+"""What an attune.Attention has run, and steps that another thread ends."""
 
 import attune
 import numpy as np
@@ -32,3 +32,22 @@ def test_what_ran_is_told(head_dim, options, ran):
     assert counts.pop(ran) == 2 and not any(counts.values())
     attention.prepare()
     assert attention.info["is_ready"] == 1
+
+
+def test_a_step_ends_if_its_flag_is_set():
+    attention, flag = attention_of(16), np.zeros(1, "i4")
+    plan, step = attention.plan(**LISTS, num_pages=1), step_of(16)
+    attention.run(**step, **LISTS, cancel=flag)
+    plan.run(**step, cancel=flag)
+    flag[0] = 1
+    for run in (lambda: attention.run(**step, **LISTS, cancel=flag), lambda: plan.run(**step, cancel=flag)):
+        with pytest.raises(attune.CancelledError):
+            run()
+
+
+@pytest.mark.parametrize("flag, sentence", [(np.zeros(1), "cancel is float64; it must be int32"),
+                                            (np.zeros(2, "i4"), "cancel has 2 elements; it must have 1"),
+                                            (np.zeros((1, 1), "i4"), "cancel has 2 dimensions; it must have 1")])
+def test_another_flag_is_refused(flag, sentence):
+    with pytest.raises(attune.InvalidArgumentError, match=sentence):
+        attention_of(16).run(**step_of(16), **LISTS, cancel=flag)

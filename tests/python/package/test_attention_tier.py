@@ -173,7 +173,7 @@ def test_options():
         step.check(attention.run(**step.given, sinks=np.array(sinks, "f4")), soft_cap=1.5, sinks=sinks)
     own = attune.Context(cache_dir="", max_workers=1)
     attention = make(kv="paged", deadline_us=0, context=own)
-    step.check(attention.run(**step.given, threads=1))
+    step.check(attention.run(**step.given, max_threads=1))
     assert attention.context is own and attention.problem == make(kv="paged").problem
 
 
@@ -252,7 +252,7 @@ REFUSED = {
     "negative lengths": (changed(kv_lens=lambda x: [-1, 2, 3]), "kv_lens is -1"),
     "not wanted": (lambda given: {**given, "cu_seqlens_kv": [0, 1, 2, 3]}, "cu_seqlens_kv was given to an attention"),
     "unknown": (lambda given: {**given, "sinks": np.zeros(6, "f4")}, "no tensor named 'sinks': its extra asks for"),
-    "threads": (lambda given: {**given, "threads": -1}, "threads is -1"),
+    "max_threads": (lambda given: {**given, "max_threads": -1}, "max_threads is -1"),
     "type": (lambda given: {**given, "q": "words"}, "q is a str"),
 }
 

@@ -37,7 +37,7 @@ def test_values(silu, dilation, taps, dtype, tolerance, by_channels):
     wanted, after = reference(x, weights, bias, state, silu, dilation)
     if by_channels:
         x = x.transpose(0, 2, 1).copy().transpose(0, 2, 1)
-    out, given = attune.causal_conv(x, weights, bias=bias, state=state, silu=silu, dilation=dilation)
+    out, given = attune.causal_conv(x, weights, bias=bias, state=state, has_silu=silu, dilation=dilation)
     assert given is state and out.dtype == dtype
     np.testing.assert_allclose(out, wanted, rtol=tolerance, atol=tolerance)
     np.testing.assert_array_equal(state, after)
@@ -58,10 +58,10 @@ def test_ragged_and_states_by_index(by_channels):
     states = RNG.standard_normal((5, 3, 35)).astype("f4")
     before, starts, ids = states.copy(), [0, 7, 7, 8, 31], [4, 2, 0, 1]
     rows = x[0].T.copy().T if by_channels else x[0]
-    out, _ = attune.causal_conv(rows, weights, silu=True, state=states, cu_seqlens=starts, state_ids=ids)
+    out, _ = attune.causal_conv(rows, weights, has_silu=True, state=states, cu_seqlens=starts, state_ids=ids)
     for b, slot in enumerate(ids):
         part = slice(starts[b], starts[b + 1])
-        one, after = attune.causal_conv(x[:, part], weights, silu=True, state=before[slot:slot + 1].copy())
+        one, after = attune.causal_conv(x[:, part], weights, has_silu=True, state=before[slot:slot + 1].copy())
         assert np.array_equal(out[part], one[0]) and np.array_equal(states[slot], after[0])
     assert np.array_equal(states[3], before[3])
 

@@ -88,7 +88,7 @@ def test_norm_and_gate_of_out(function, dtype, tolerance):
     more = gates(call)
     weights, gate = (RNG.standard_normal(dims).astype(dtype) for dims in ((24,), (2, 19, 4, 24)))
     opened = dict(gate=gate, gate_function=function) if function else {}
-    out, _ = attune.linear_attention(**call, **more, norm_weights=weights, norm_eps=1e-5, **opened)
+    out, _ = attune.linear_attention(**call, **more, norm_weights=weights, out_norm_eps=1e-5, **opened)
     wanted = reference(**call, **more)[0]
     wanted = wanted / np.sqrt((wanted * wanted).mean(-1, keepdims=True) + 1e-5) * weights.astype("f8")
     if function:
@@ -137,7 +137,7 @@ def test_strides_are_kept():
     (dict(gate=np.zeros((2, 19, 4), "f4")), r"gate has the shape \[2, 19, 4\]; it must be \[2, 19, 4, 24\]"),
     (dict(gate=np.zeros((2, 19, 4, 24), "f4"), gate_function="tanh"), "gate_function is 'tanh'"),
     (dict(norm_weights=np.zeros(24, "f2")), "norm_weights is float16; it must be f32"),
-    (dict(norm_weights=np.zeros(24, "f4"), norm_eps=2), "out_norm_eps is 2; it must be 0, or from 1e-12 to 1"),
+    (dict(norm_weights=np.zeros(24, "f4"), out_norm_eps=2), "out_norm_eps is 2; it must be 0, or from 1e-12 to 1"),
 ])
 def test_refusals(change, sentence):
     call = draw()

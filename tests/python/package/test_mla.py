@@ -134,7 +134,7 @@ def test_f16():
     mla = block(weights)
     mla.prepare()
     out = np.empty((2, LENGTH, EMBED), "f2")
-    assert mla.run(x, np.zeros((2, LENGTH, mla.width), "f2"), *angles(), out=out, threads=1) is out
+    assert mla.run(x, np.zeros((2, LENGTH, mla.width), "f2"), *angles(), out=out, max_threads=1) is out
     wanted = reference(weights, x)
     assert np.abs(out - wanted).max() < 4e-3 * np.abs(wanted).max()
 

@@ -1,5 +1,5 @@
 """One spelling of each option: Python, PyTorch's operators, JAX and TVM-FFI have the names of problems and of
-attune/attention.h. What JAX's own function has is named as there."""
+attune/attention.h and its like. What JAX's own function has is named as there."""
 
 import ast
 import inspect
@@ -11,8 +11,8 @@ import attune
 import pytest
 
 TOP = Path(__file__).resolve().parents[3]
-# Of Python alone: sizes of a problem are told by arrays, and a call has no context or threads of its own in C.
-PYTHON = {"self", "layout", "kv", "threads", "context", "runner", "bindings"}
+# In C an object has the context; `gate` is a tensor of its steps, and a function of its description.
+PYTHON = {"self", "context", "gate_function"}
 OF_JAX = {"query", "key", "value", "bias", "mask", "scale", "is_causal", "query_seq_lengths", "key_value_seq_lengths",
           "local_window_size", "return_residual"}
 
@@ -21,14 +21,19 @@ def text_of(path):
     return (TOP / path).read_text()
 
 
+def members_of(header):
+    """Of the structs that a caller fills in."""
+    code = re.sub(r"/\*.*?\*/", "", text_of(f"include/attune/{header}.h"), flags=re.S)
+    structs = re.findall(r"typedef struct attune_(?:\w+_)?(?:desc|step|weights) \{(.*?)\n\}", code, flags=re.S)
+    return set(re.findall(r"(\w+)(?=\s*[;,])", " ".join(structs)))
+
+
 @pytest.fixture(scope="module")
 def names():
     """Fields of problems, their tensors, and members of the engine tier's structs."""
     listed = subprocess.run(["bash", TOP / "scripts/problem_fields.sh"], capture_output=True, text=True, check=True)
     fields = {name for line in listed.stdout.splitlines() for name in line.split()[1:]}
-    header = re.sub(r"/\*.*?\*/", "", text_of("include/attune/attention.h"), flags=re.S)
-    structs = re.findall(r"typedef struct attune_(?:attention_desc|step) \{(.*?)\n\}", header, flags=re.S)
-    members = set(re.findall(r"(\w+)(?=\s*[;,])", " ".join(structs)))
+    members = members_of("attention")
     tensors = set(re.findall(r'"([a-z_]+)"', text_of("src/problem/signature.c")))
     assert len(fields) > 70 and len(members) > 40 and len(tensors) > 20
     return fields | members | tensors
@@ -48,13 +53,27 @@ def unknown(found, allowed):
 
 
 @pytest.mark.parametrize("function", [attune.attention, attune.Attention.__init__, attune.Attention.run,
-                                      attune.Attention.plan])
+                                      attune.Attention.plan, attune.StepPlan.run])
 def test_python_has_the_names_of_c(names, function):
     assert unknown(inspect.signature(function).parameters, names | PYTHON) == []
 
 
-@pytest.mark.parametrize("path", ["adapters/torch/op_define.c", "python/attune/torch/_step_ops.py"])
-def test_operators_of_torch_have_them(names, path):
+@pytest.mark.parametrize("header, function", [
+    ("linear", attune.linear_attention), ("linear", attune.causal_conv), ("index", attune.index),
+    ("mla", attune.MLA.__init__), ("mla", attune.MLA.run), ("blocks", attune.blocks.scores),
+])
+def test_operators_of_python_have_the_names_of_c(header, function):
+    assert unknown(inspect.signature(function).parameters, members_of(header) | PYTHON | {"weights"}) == []
+
+
+@pytest.mark.parametrize("path, header", [
+    ("adapters/torch/op_define.c", "attention"), ("python/attune/torch/_step_ops.py", "attention"),
+    ("python/attune/torch/_linear_op.py", "linear"), ("python/attune/torch/_index_op.py", "index"),
+    ("python/attune/torch/_blocks_op.py", "blocks"),
+])
+def test_operators_of_torch_have_them(names, path, header):
+    if header != "attention":
+        names = members_of(header) | PYTHON
     schema = r"(?:Tensor(?:\([a-z]!\))?\??|bool|int|str|float\??) (\w+)(?==|,|\))"
     found = [name for part in re.findall(r'"([^"]*(?:\\"[^"]*)*)"', text_of(path)) for name in re.findall(schema, part)]
     assert unknown(found, names) == []
@@ -62,6 +81,8 @@ def test_operators_of_torch_have_them(names, path):
 
 def test_jax_has_them_beyond_its_own(names):
     assert unknown(parameters("python/attune/jax/_attention.py", "attention"), names | OF_JAX) == []
+    own = parameters("python/attune/jax/_linear.py", "linear_attention")
+    assert unknown(own, members_of("linear") | PYTHON) == []
 
 
 def test_tvm_has_them(names):

@@ -326,7 +326,7 @@ def turns_during_a_call(kernel, q, k, v):
 
     def work():
         running.set()
-        kernel.run(q=q, k=k, v=v, out=out, threads=1)
+        kernel.run(q=q, k=k, v=v, out=out, max_threads=1)
         running.clear()
 
     worker = threading.Thread(target=work)

@@ -73,8 +73,8 @@ def test_sizes_of_a_plan():
     ("the size batch is 1.5", lambda: attune.check(TEXT, sizes={"batch": 1.5})),
     ("the size batch is 1.5", lambda: attune.compile(TEXT)(**tensors(), sizes={"batch": 1.5})),
     ("sizes is a list", lambda: attune.compile(TEXT)(**tensors(), sizes=["batch"])),
-    ("threads is 1.5", lambda: attune.compile(TEXT)(**tensors(), threads=1.5)),
-    ("threads is True", lambda: attune.compile(TEXT)(**tensors(), threads=True)),
+    ("max_threads is 1.5", lambda: attune.compile(TEXT)(**tensors(), max_threads=1.5)),
+    ("max_threads is True", lambda: attune.compile(TEXT)(**tensors(), max_threads=True)),
     ("q is an object", lambda: attune.compile(TEXT)(**{**tensors(), "q": object()})),
 ])
 def test_wrong_types(sentence, call):
@@ -88,7 +88,7 @@ def test_values_out_of_range():
     refused("memory_cache_bytes is -1", attune.Context, memory_cache_bytes=-1)
     refused("compile_mode is 'x'", attune.Context, compile_mode="x")
     refused("compile_mode is \\[\\]", attune.Context, compile_mode=[])
-    refused("threads is 1099511627776", attune.compile(TEXT), **tensors(), threads=2**40)
+    refused("max_threads is 1099511627776", attune.compile(TEXT), **tensors(), max_threads=2**40)
     refused("the size batch is 18446744073709551618", attune.compile(TEXT), **tensors(), sizes={"batch": 2**64 + 2})
 
 
@@ -121,7 +121,7 @@ def draw():
     ("sinks is 'x'", dict(sinks=["x"] * 4)),
     ("softmax_scale is 'x'", dict(softmax_scale="x")),
     ("logits_soft_cap is 'x'", dict(logits_soft_cap="x")),
-    ("threads is 1.5", dict(threads=1.5)),
+    ("max_threads is 1.5", dict(max_threads=1.5)),
     ("is_causal is 'no'; it must be True or False", dict(is_causal="no")),
     ("is_causal is an ndarray", dict(is_causal=np.ones(2, bool))),
     ("causal_align is a list", dict(causal_align=["top_left"])),

@@ -19,14 +19,14 @@ import attune.vllm
 
 
 def one_call(q: Any, k: Any, v: Any) -> None:
-    attune.attention(q, k, v, layout="thd", cu_seqlens_q=[0, 3, 4], is_causal=True, causal_align="top_left", threads=2)
+    attune.attention(q, k, v, layout="thd", cu_seqlens_q=[0, 3, 4], is_causal=True, causal_align="top_left")
     attune.attention(q, k, v, attn_mask=q, attn_bias=k, softmax_scale=0.5, window_left=3, logits_soft_cap=30.0)
     out: Any = attune.linear_attention(q, k, v, decay=q, beta=k, rule="gated_delta", cu_seqlens=[0, 3])[0]
-    attune.linear_attention(q, k, v, state=v, out=out, rule="linear", scale=0.5, qk_norm_eps=1e-6, threads=2)
-    out, state = attune.causal_conv(q, k, bias=v, silu=True, cu_seqlens=[0, 3], state_ids=[1], threads=2)
+    attune.linear_attention(q, k, v, state=v, out=out, rule="linear", scale=0.5, qk_norm_eps=1e-6, max_threads=2)
+    out, state = attune.causal_conv(q, k, bias=v, has_silu=True, cu_seqlens=[0, 3], state_ids=[1], max_threads=2)
     block = attune.MLA({"o_proj.weight": q}, num_heads=4, qk_nope_head_dim=32, qk_rope_head_dim=16, form="absorbed")
     block.prepare()
-    out = block.run(q, k, v, v, kv_lens=[3], block_table=out, cu_seqlens=[0, 3], threads=block.width)
+    out = block.run(q, k, v, v, kv_lens=[3], block_table=out, cu_seqlens=[0, 3], max_threads=block.width)
     chosen: attune.IndexResult = attune.index(q, k, v, 2048, is_causal=True, kv_lens=[3], has_scores=True)
     attune.attention(q, k, v, kv_ids=chosen.ids, kv_id_lens=chosen.lens)
     attune.flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + i - j)
@@ -35,14 +35,16 @@ def one_call(q: Any, k: Any, v: Any) -> None:
 def steps(q: Any, k: Any, v: Any, starts: Any, context: attune.Context) -> None:
     with attune.Attention(num_heads=8, head_dim=64, kv="paged", page_size=16, appends=True, dtype="bf16") as attention:
         attention.prepare()
+        counts: Dict[str, int] = attention.info
         problem: attune.Problem = attention.problem
         size: attune.CacheSize = attention.cache_size(pages=4)
         total: int = size.k_bytes + size.v_bytes + size.k_scale_bytes + size.v_scale_bytes + size.k_row + size.v_row
         cache = attune.PagedCache(attention, num_pages=4)
-        attention.run(q, k, v, cu_seqlens_q=starts, k_cache=k, v_cache=v, kv_lens=starts, block_table=starts, threads=1)
+        attention.run(q, k, v, cu_seqlens_q=starts, k_cache=k, v_cache=v, kv_lens=starts, block_table=starts,
+                      max_threads=1)
         plan: attune.StepPlan = attention.plan(cu_seqlens_q=starts, kv_lens=starts, block_table=starts, num_pages=4)
-        plan.run(q, k, v, k_cache=k, v_cache=v, runner=attune.torch.runner())
-        del problem, total, cache
+        plan.run(q, k, v, k_cache=k, v_cache=v, runner=attune.torch.runner(), cancel=starts)
+        del problem, total, cache, counts
     attune.Attention(num_heads=8, head_dim=64, extra={"logits_soft_cap": 30}, deadline_us=0, context=context)
 
 
@@ -55,7 +57,7 @@ def kernels(q: Any, k: Any, v: Any, out: Any) -> None:
     tensor: attune.TensorInfo = problem.tensors[0]
     place: Tuple[str, str, Tuple[int, ...], bool] = tensor.name, tensor.dtype, tensor.shape, tensor.is_output
     kernel: attune.Kernel = attune.compile(problem, context=context)
-    kernel.run(q=q, k=k, v=v, out=out, threads=1)
+    kernel.run(q=q, k=k, v=v, out=out, max_threads=1)
     plan = attune.Plan(problem, deadline_us=0)
     plan.run(q=q, k=k, v=v, out=out)
     attune.warm([problem], context=context)

@@ -24,7 +24,7 @@ def test_values(dtype):
     shares = block_shares(q, k, 32, 8)
     assert shares.dtype == torch.float32 and shares.shape == (2, 4, 3, 4)
     torch.testing.assert_close(shares.sum(-1), torch.ones(2, 4, 3))
-    own = attune.blocks.scores(q, k, block_size=32, stride=8, threads=1)
+    own = attune.blocks.scores(q, k, block_size=32, stride=8, max_threads=1)
     assert np.array_equal(shares.numpy(), own.numpy())
 
 
