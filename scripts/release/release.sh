@@ -15,7 +15,7 @@ fail() { echo "release: $*" >&2; exit 1; }
 say() { echo "==== $*"; }
 [ -z "$(git status --porcelain)" ] || fail "there are changes that are not committed: a release is a commit"
 version=$(sed -n 's/^#define ATTUNE_VERSION_STRING "\(.*\)"/\1/p' include/attune.h)
-grep -qx "## $version" CHANGELOG.md || fail "CHANGELOG.md has no section '## $version'"
+grep -qE "^## ${version//./\\.}( \([0-9-]+\))?\$" CHANGELOG.md || fail "CHANGELOG.md has no section '## $version'"
 [ ! -e "$1" ] || [ -z "$(ls -A "$1")" ] || fail "$1 is not empty"
 mkdir -p "$1"
 out=$(realpath "$1") name=attune-$version

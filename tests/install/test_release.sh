@@ -70,7 +70,10 @@ if command -v git >"$work/stdout"; then
     expect "changes that are not committed" 1 'a release is a commit' \
         bash "$work/clone/scripts/release/release.sh" "$work/out"
     rm "$work/clone/more"
-    sed -i "s/^## $version\$/## $version, not released/" "$work/clone/CHANGELOG.md"
+    mkdir "$work/full"
+    touch "$work/full/file"
+    expect "a folder that is not empty" 1 'full is not empty' bash "$work/clone/scripts/release/release.sh" "$work/full"
+    sed -i "s/^## $version.*/## $version, not released/" "$work/clone/CHANGELOG.md"
     in_clone commit -am two
     expect "a version without its changes" 1 "CHANGELOG.md has no section '## $version'" \
         bash "$work/clone/scripts/release/release.sh" "$work/out"
