@@ -1,5 +1,6 @@
-/* A decoder's attention with a key/value cache: a prompt in one call, then token by token. One kernel serves every
- * length, appends the new keys and values to the cache by itself, and gives the bits of the whole sequence at once.
+/* A decoder's attention with a key/value cache by the expert tier: a prompt in one call, then token by token. One
+ * kernel serves every length, appends the new keys and values to the cache, and gives the bits of the whole sequence at
+ * once. An engine does the same with attune/attention.h (serving.c).
  *     cc decode.c $(pkg-config --cflags --libs attune) -o decode */
 #include <attune.h>
 #include <stdio.h>

@@ -1,11 +1,11 @@
-/* attune inside another program: its threads, its allocator, its workspace.
+/* attune inside another program: its threads, its allocator, its workspace, and what ran.
  *     cc embed.c $(pkg-config --cflags --libs attune) -pthread -o embed */
-#include <attune.h>
+#include <attune/attention.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { WORKERS = 4 };
+enum { WORKERS = 4, TOKENS = 200, HEADS = 12, DIM = 64 };
 
 static void *my_alloc(void *user, size_t bytes, size_t align) {
     (void)user;
@@ -46,38 +46,39 @@ static void my_parallel_for(void *user, attune_range_fn *fn, void *argument, int
 
 int main(void) {
     attune_allocator allocator = {.alloc = my_alloc, .free = my_free};
-    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    options.allocator = &allocator;
     attune_runner runner = ATTUNE_RUNNER_INIT;
-    runner.parallel_for = my_parallel_for;
-    runner.max_workers = WORKERS;
-    options.runner = &runner;
-    attune_context *context = NULL;
+    runner.parallel_for = my_parallel_for, runner.max_workers = WORKERS;
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.allocator = &allocator, options.runner = &runner;
+    attune_context *context;
     TRY(attune_context_create(&options, &context));
 
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
-    TRY(attune_problem_parse(&problem, "num_heads=12,seq_q=200,head_dim=64,is_causal=1"));
-    attune_kernel *kernel = NULL;
-    TRY(attune_compile(context, &problem, NULL, &kernel));
+    attune_attention_desc desc = ATTUNE_ATTENTION_DESC_INIT;
+    desc.num_heads = HEADS, desc.head_dim = DIM, desc.layout = ATTUNE_BSHD, desc.is_causal = 1;
+    attune_attention *attention;
+    TRY(attune_attention_create(context, &desc, &attention));
 
-    size_t count = 12 * 200 * 64, bytes = 0;
-    float *memory = malloc(4 * count * sizeof(float)), *out = memory + 3 * count;
+    size_t count = TOKENS * HEADS * DIM, bytes = 0;
+    float *memory = malloc(4 * count * sizeof(float)), *v = memory + 2 * count, *out = memory + 3 * count;
     if (!memory) return 1;
     for (size_t i = 0; i < 3 * count; i++) memory[i] = (float)rand() / (float)RAND_MAX - 0.5f;
-    attune_arguments arguments = {0};
-    TRY(attune_arguments_init(&arguments, &problem));
-    arguments.q.data = memory, arguments.k.data = memory + count, arguments.v.data = memory + 2 * count,
-    arguments.out.data = out;
-    TRY(attune_workspace_size(context, kernel, &arguments, &bytes));
-    arguments.workspace = my_alloc(NULL, bytes ? bytes : 64, 64), arguments.workspace_bytes = bytes;
-    TRY(attune_run(context, kernel, &arguments));
+    attune_step step = ATTUNE_STEP_INIT;
+    step.batch = 1, step.seq_q = step.seq_kv = TOKENS;
+    step.q.data = memory, step.k.data = memory + count, step.v.data = v, step.out.data = out;
+    TRY(attune_attention_workspace_size(attention, &step, &bytes));
+    step.workspace = my_alloc(NULL, bytes ? bytes : 64, 64), step.workspace_bytes = bytes;
+    TRY(attune_attention_run(attention, &step));
 
-    /* The first query sees only the first key: the result is that key's value, so this is a check, too. */
-    printf("%zu bytes of workspace; out[0] = %g, v[0] = %g\n", bytes, (double)out[0], (double)memory[2 * count]);
-    int wrong = out[0] != memory[2 * count];
-    my_free(NULL, arguments.workspace);
+    attune_attention_info info = ATTUNE_ATTENTION_INFO_INIT;
+    TRY(attune_attention_get_info(attention, &info));
+    printf("%zu bytes of workspace; %d by a compiled kernel\n", bytes, (int)info.compiled_runs);
+
+    /* The first query attends to the first key alone: the result is that key's value, so this is a check, too. */
+    printf("out[0] = %g, v[0] = %g\n", (double)out[0], (double)v[0]);
+    const int wrong = out[0] != v[0];
+    my_free(NULL, step.workspace);
     free(memory);
-    attune_kernel_release(kernel);
+    attune_attention_destroy(attention);
     attune_context_destroy(context);
     return wrong;
 }
