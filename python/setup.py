@@ -76,7 +76,7 @@ def make(*targets: str, llvm: bool) -> None:
     # A make around this one has its own jobs.
     environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "BUILD")}
     command = ["make", "--no-print-directory", "DEPS=no", f"BUILD={BUILD}", *targets]
-    if not llvm:  # both are part of the keys of entries
+    if not llvm:  # both are part of the keys of cache files
         command += [f"LLVM_VERSION={os.environ.get('LLVM_VERSION', '19.1.7')}", "LLVM_LINK=static"]
     if subprocess.run(command, cwd=ROOT, env=environment, stdout=sys.stderr).returncode:
         sys.exit(f"attune's library was not built: '{' '.join(command)}' in {ROOT} failed")
