@@ -56,7 +56,7 @@ static int copy_file(void *user, int dir, const char *file, const struct stat *s
     copier *c = user;
     at_opened_cache_file got;
     (void)status;
-    if (!at_file_is_entry(file)) return 0;
+    if (!at_file_is_kernel(file)) return 0;
     const at_found found = at_cache_file_read(c->cache->io, dir, file, c->trust, c->cache->allocator, &got);
     if (found == AT_FOUND) copy_cache_file(c, file, &got.cached, got.file.data, got.file.bytes);
     /* A file that is missing now was evicted by another process. */

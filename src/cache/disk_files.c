@@ -47,7 +47,7 @@ void at_file_name(const at_key *key, char file[AT_FILE_CHARS]) {
     at_file_name_for(key, parts.tuning_class, file);
 }
 
-bool at_file_is_entry(const char *file) {
+bool at_file_is_kernel(const char *file) {
     if (strspn(file, "0123456789abcdef") != AT_NAME_CHARS) return false;
     if (!strcmp(file + AT_NAME_CHARS, SUFFIX)) return true; /* of an older attune: it is evicted like any other */
     if (file[AT_NAME_CHARS] != '-') return false;
@@ -263,7 +263,7 @@ static int collect(void *user, int dir, const char *file, const struct stat *sta
         found->trimmed.orphans++;
         found->trimmed.orphan_bytes += (uint64_t)status->st_size;
     }
-    if (!at_file_is_entry(file) || !S_ISREG(status->st_mode)) return 0;
+    if (!at_file_is_kernel(file) || !S_ISREG(status->st_mode)) return 0;
     if (found->count == found->capacity) {
         const size_t capacity = found->capacity ? 2 * found->capacity : 256;
         found_file *items = at_alloc_aligned(found->allocator, capacity * sizeof *items, 16);
@@ -304,7 +304,7 @@ static void evict(found_files *found, uint64_t goal) {
         t->left--;
         t->left_bytes -= item->bytes;
         if (!gone) continue;
-        t->entries++;
+        t->files++;
         t->bytes += item->bytes;
     }
 }
@@ -324,5 +324,5 @@ at_trimmed at_files_trim(const at_io *io, int dir, const attune_allocator *alloc
 }
 
 uint64_t at_files_sweep(const at_io *io, int dir, const attune_allocator *allocator, uint64_t capacity) {
-    return at_files_trim(io, dir, allocator, capacity, capacity - capacity / 8).entries;
+    return at_files_trim(io, dir, allocator, capacity, capacity - capacity / 8).files;
 }

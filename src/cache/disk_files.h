@@ -14,7 +14,7 @@ void at_file_name_for(const at_key *key, const char *tuning_class, char file[AT_
 
 /* The file of any full key; false if the bytes are no key. */
 bool at_file_name_of(const uint8_t *bytes, size_t size, char file[AT_FILE_CHARS]);
-bool at_file_is_entry(const char *file);
+bool at_file_is_kernel(const char *file);
 bool at_file_is_temporary(const char *file);
 
 /* A name that no other process makes; false with errno. Those with the prefix "tmp-" are temporary. */
@@ -63,7 +63,7 @@ int at_files_walk(const at_io *io, int dir, at_file_visit_fn *visit, void *user)
 
 /* What was removed, what is left, and the first errno that kept something from being removed. */
 typedef struct at_trimmed {
-    uint64_t entries, bytes, orphans, orphan_bytes, left, left_bytes;
+    uint64_t files, bytes, orphans, orphan_bytes, left, left_bytes;
     int failure;
 } at_trimmed;
 

@@ -34,7 +34,7 @@ static void show_content(attune_cache_file *shown, const at_cache_file *cached, 
 static int visit_file(void *user, int dir, const char *file, const struct stat *status) {
     visitor *v = user;
     at_disk_cache *cache = v->cache;
-    if (!at_file_is_entry(file)) return 0;
+    if (!at_file_is_kernel(file)) return 0;
     at_opened_cache_file got;
     const at_found found =
         at_cache_file_read(cache->io, dir, file, v->is_base ? AT_TRUST_ROOT : AT_TRUST_OWN, cache->allocator, &got);
@@ -137,14 +137,14 @@ typedef struct remover {
 static int remove_file(void *user, int dir, const char *file, const struct stat *status) {
     remover *r = user;
     const at_disk_cache *cache = r->cache;
-    if (!at_file_is_entry(file) && !at_file_is_orphan(cache->io, dir, file, status)) return 0;
+    if (!at_file_is_kernel(file) && !at_file_is_orphan(cache->io, dir, file, status)) return 0;
     char aside[AT_FILE_CHARS];
     const int failure = at_file_remove(cache->io, dir, file, aside);
     if (*aside)
         at_log_printf(cache->log, ATTUNE_LOG_WARNING, "%s of the cache directory %s is a directory: it is %s now", file,
                       cache->path, aside);
     if (failure && failure != ENOENT) r->failure = failure;
-    r->removed += !failure && at_file_is_entry(file);
+    r->removed += !failure && at_file_is_kernel(file);
     return 0;
 }
 
@@ -169,8 +169,8 @@ attune_status at_disk_cache_collect(at_disk_cache *cache, uint64_t max_bytes, at
     if (dir < 0) return ATTUNE_OK;
     if (max_bytes == UINT64_MAX) max_bytes = cache->capacity;
     const at_trimmed t = at_files_trim(cache->io, dir, cache->allocator, max_bytes, max_bytes);
-    atomic_fetch_add(&cache->evictions, t.entries);
-    collected->removed = t.entries;
+    atomic_fetch_add(&cache->evictions, t.files);
+    collected->removed = t.files;
     collected->removed_bytes = t.bytes;
     collected->orphans = t.orphans;
     collected->orphan_bytes = t.orphan_bytes;
@@ -178,5 +178,5 @@ attune_status at_disk_cache_collect(at_disk_cache *cache, uint64_t max_bytes, at
     collected->left_bytes = t.left_bytes;
     if (!t.failure) return ATTUNE_OK;
     return at_fail(err, ATTUNE_IO_ERROR, "not all that should go from %s could be removed: %s (%llu files were)",
-                   cache->path, strerror(t.failure), (unsigned long long)t.entries);
+                   cache->path, strerror(t.failure), (unsigned long long)t.files);
 }

@@ -36,7 +36,7 @@ const char *at_pack_header_check(const uint8_t header[AT_PACK_HEADER_BYTES], uin
     if (get(header + 8, 4) != AT_PACK_VERSION) return "it is a pack of another format version";
     sizes->count = (uint32_t)get(header + COUNT_AT, 4);
     sizes->file_bytes = get(header + FILE_BYTES_AT, 8);
-    if (sizes->count > AT_PACK_MAX_ENTRIES) return "its number of kernels is out of range";
+    if (sizes->count > AT_PACK_MAX_FILES) return "its number of kernels is out of range";
     sizes->signed_bytes = AT_PACK_HEADER_BYTES + (size_t)sizes->count * AT_PACK_RECORD_BYTES;
     if (sizes->file_bytes != file_bytes) return "it is not as long as its header says";
     if (file_bytes < sizes->signed_bytes + AT_SIGNATURE_TEXT) return "it is too short for its index";
@@ -51,7 +51,7 @@ const char *at_pack_index_check(const uint8_t *signed_part, const at_pack_sizes 
         const char *const name = (const char *)at;
         const size_t length = strnlen(name, AT_FILE_CHARS);
         const uint64_t bytes = get(at + BYTES_AT, 8);
-        if (length == AT_FILE_CHARS || !is_zero(at + length, AT_FILE_CHARS - length) || !at_file_is_entry(name))
+        if (length == AT_FILE_CHARS || !is_zero(at + length, AT_FILE_CHARS - length) || !at_file_is_kernel(name))
             return "a name in its index is not a cache file's";
         if (strcmp(before, name) >= 0) return "the names in its index are not in order";
         if (get(at + OFFSET_AT, 8) != next) return "a kernel is not where the one before it ends";

@@ -20,7 +20,7 @@
 #include "sign/minisign.h"
 
 enum { AT_PACK_VERSION = 1, AT_PACK_HEADER_BYTES = 64, AT_PACK_RECORD_BYTES = 128 };
-enum { AT_PACK_MAX_ENTRIES = 1 << 20 };
+enum { AT_PACK_MAX_FILES = 1 << 20 };
 #define AT_PACK_COMMENT "untrusted comment: of a pack of attune\n"
 
 typedef struct at_pack_record {

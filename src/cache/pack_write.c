@@ -60,7 +60,7 @@ static int collect(void *user, int dir, const char *file, const struct stat *sta
     at_opened_cache_file got;
     at_key_parts parts;
     (void)status;
-    if (!at_file_is_entry(file) || !is_asked_for(p, file)) return 0;
+    if (!at_file_is_kernel(file) || !is_asked_for(p, file)) return 0;
     const at_found found = read_cache_file(p, dir, p->place, file, &got);
     p->copied->damaged += found != AT_FOUND && found != AT_MISSING;
     if (found == AT_FOUND && at_key_split(got.cached.key, got.cached.key_bytes, &parts) && at_key_is_of_here(&parts)) {
@@ -117,8 +117,8 @@ static attune_status collect_all(packer *p, at_error *err) {
     put_in_order(p);
     if (check_keys(p, err)) return err->status;
     if (!p->count) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "there are no kernels to pack");
-    if (p->count > AT_PACK_MAX_ENTRIES)
-        return at_fail(err, ATTUNE_UNSUPPORTED, "a pack holds at most %d kernels, not %zu", AT_PACK_MAX_ENTRIES,
+    if (p->count > AT_PACK_MAX_FILES)
+        return at_fail(err, ATTUNE_UNSUPPORTED, "a pack holds at most %d kernels, not %zu", AT_PACK_MAX_FILES,
                        p->count);
     return ATTUNE_OK;
 }

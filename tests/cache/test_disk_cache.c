@@ -589,7 +589,7 @@ static void times_in_the_future_are_aged_out(void **state) {
     close(open(file, O_CREAT | O_WRONLY, 0600));
     make_older(file, -1000000);
     const uint64_t limit = (uint64_t)status.st_size * 6;
-    assert_int_equal(at_files_trim(at_default_io(), cache.dir, at_default_allocator(), limit, limit).entries, 2);
+    assert_int_equal(at_files_trim(at_default_io(), cache.dir, at_default_allocator(), limit, limit).files, 2);
     for (uint32_t i = 0; i < 8; i++)
         if (i % 2 || !i) assert_true(reads_back(&cache, i));
     assert_int_equal(stat(file, &status), 0); /* it may be in use, and is old in an hour */
@@ -708,7 +708,7 @@ static void listing_and_clearing(void **state) {
 
 /* A sweep of another process takes each entry between the directory's listing and the opening of the file. */
 static int evicted_before_opening(int dir, const char *path, int flags, mode_t mode) {
-    if (at_file_is_entry(path)) unlinkat(dir, path, 0);
+    if (at_file_is_kernel(path)) unlinkat(dir, path, 0);
     return at_default_io()->openat(dir, path, flags, mode);
 }
 

@@ -25,7 +25,7 @@
 /* One that tests/data/bundle.txt and tier 0 have, too. */
 #define DECODE "num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=64,is_causal=1,causal_align=bottom_right"
 
-/* Kernels are for the class generic, as the bundle's are; an entry is for another class of the architecture. */
+/* Kernels are for the class generic, as the bundle's are; a cache file is for another class of the architecture. */
 #if defined(__aarch64__)
 #define OTHER_CLASS "neoverse-n1"
 #else
@@ -95,7 +95,7 @@ static attune_problem decode(void) {
 
 /* ---- What is there ---- */
 
-static void put_entry(const char *directory, const char *machine) {
+static void put_kernel(const char *directory, const char *machine) {
     static fake_codegen codegen;
     const at_context_hooks hooks = {.compile = fake_compile, .compile_user = &codegen};
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
@@ -110,7 +110,7 @@ static void put_entry(const char *directory, const char *machine) {
     attune_context_destroy(context);
 }
 
-/* Of the entry in the base. */
+/* Of the cache file in the base. */
 static void make_pack(void) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     attune_cache_copied copied = {.struct_size = sizeof copied};
@@ -148,10 +148,10 @@ static int setup(void **state) {
     snprintf(keys, sizeof keys, "%s/keys", dir);
     snprintf(other, sizeof other, "%s/other", dir);
     mkdir(keys, 0755);
-    put_entry(cache, "generic");
-    put_entry(cache, OTHER_CLASS);
-    put_entry(base, "generic");
-    put_entry(other, OTHER_CLASS);
+    put_kernel(cache, "generic");
+    put_kernel(cache, OTHER_CLASS);
+    put_kernel(base, "generic");
+    put_kernel(other, OTHER_CLASS);
     make_pack();
     return 0;
 }

@@ -372,15 +372,15 @@ static void names_of_files(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         snprintf(file, sizeof file, "0123456789abcdef0123456789abcdef%s.attune", entries[i]);
-        assert_true(at_file_is_entry(file));
+        assert_true(at_file_is_kernel(file));
         file[31] = '-';
-        assert_false(at_file_is_entry(file));
+        assert_false(at_file_is_kernel(file));
     }
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         snprintf(file, sizeof file, "0123456789abcdef0123456789abcdef%s.attune", others[i]);
-        assert_false(at_file_is_entry(file));
+        assert_false(at_file_is_kernel(file));
     }
-    assert_false(at_file_is_entry("machine-probe"));
+    assert_false(at_file_is_kernel("machine-probe"));
 }
 
 /* ---- Standing in ---- */
