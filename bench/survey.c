@@ -40,14 +40,14 @@ static bool say(json_t *object) {
 /* ---- Rounds ---- */
 
 /* Microseconds of a call: the best of a few samples, so that one which was disturbed does not count. */
-static bool best_sample(const survey *s, const bench_entry *e, double *us) {
+static bool best_sample(const survey *s, const bench_case *c, double *us) {
     enum { SAMPLES = 4 };
-    const int64_t calls = e->calls / SAMPLES + 1;
+    const int64_t calls = c->calls / SAMPLES + 1;
     for (int sample = 0; sample < SAMPLES; sample++) {
         const double start = tool_now_us();
         for (int64_t i = 0; i < calls; i++)
-            if (attune_run(s->context, e->kernel, &e->arguments)) {
-                tool_library_error(e->text);
+            if (attune_run(s->context, c->kernel, &c->arguments)) {
+                tool_library_error(c->text);
                 return false;
             }
         const double taken = (tool_now_us() - start) / (double)calls;
@@ -58,17 +58,17 @@ static bool best_sample(const survey *s, const bench_entry *e, double *us) {
 
 /* There and back by turns, so that no problem always comes after the same one. A problem whose call fails has no
  * samples, and is left out from there on. */
-static bool plain_rounds(const survey *s, bench_entry *list, size_t count) {
+static bool plain_rounds(const survey *s, bench_case *list, size_t count) {
     for (size_t round = 0; round < s->rounds; round++)
         for (size_t i = 0; i < count; i++) {
-            bench_entry *const e = &list[round % 2 ? count - 1 - i : i];
-            if (e->count != round) continue;
-            e->count = best_sample(s, e, &e->samples_us[round]) ? round + 1 : 0;
+            bench_case *const c = &list[round % 2 ? count - 1 - i : i];
+            if (c->count != round) continue;
+            c->count = best_sample(s, c, &c->samples_us[round]) ? round + 1 : 0;
         }
     return true;
 }
 
-static bool probed_rounds(const survey *s, bench_entry *list, size_t count) {
+static bool probed_rounds(const survey *s, bench_case *list, size_t count) {
     bench_probes probes = {0};
     bool good = bench_open_probes(&probes, list, count, s->machine.isa, s->threads) &&
                 bench_rounds(list, count, s->context, &probes, s->threads, s->rounds);
@@ -84,15 +84,15 @@ static json_t *numbers(const double *values, size_t count) {
     return array;
 }
 
-static json_t *describe(const survey *s, const char *line, const bench_entry *e) {
-    if (!e->count) return json_pack("{s:s, s:s}", "problem", line, "error", "it could not be measured");
+static json_t *describe(const survey *s, const char *line, const bench_case *c) {
+    if (!c->count) return json_pack("{s:s, s:s}", "problem", line, "error", "it could not be measured");
     json_t *const object =
-        json_pack("{s:s, s:s, s:s, s:f, s:f, s:I, s:o}", "problem", line, "canonical", e->text, "schedule", e->schedule,
-                  "flops", e->work.flops, "bytes", e->work.bytes, "workspace", (json_int_t)e->workspace_bytes, "us",
-                  numbers(e->samples_us, e->count));
+        json_pack("{s:s, s:s, s:s, s:f, s:f, s:I, s:o}", "problem", line, "canonical", c->text, "schedule", c->schedule,
+                  "flops", c->work.flops, "bytes", c->work.bytes, "workspace", (json_int_t)c->workspace_bytes, "us",
+                  numbers(c->samples_us, c->count));
     if (!s->has_probes || !object) return object;
-    json_t *const probed = json_pack("{s:s, s:o, s:o}", "peak_dtype", tool_dtype_name(e->peak_dtype), "peaks",
-                                     numbers(e->peaks, e->count), "bandwidths", numbers(e->bandwidths, e->count));
+    json_t *const probed = json_pack("{s:s, s:o, s:o}", "peak_dtype", tool_dtype_name(c->peak_dtype), "peaks",
+                                     numbers(c->peaks, c->count), "bandwidths", numbers(c->bandwidths, c->count));
     json_object_update(object, probed);
     json_decref(probed);
     return object;
@@ -100,29 +100,29 @@ static json_t *describe(const survey *s, const char *line, const bench_entry *e)
 
 /* ---- Groups ---- */
 
-static bool open_entry(const survey *s, const char *line, bench_entry *e) {
+static bool open_case(const survey *s, const char *line, bench_case *c) {
     call_sizes sizes = CALL_SIZES_NONE;
     const size_t length = strcspn(line, " ");
     char *const problem = strndup(line, length);
-    e->draws_lengths = true;
-    const bool good = problem && problem_from_text(problem, &e->problem) &&
+    c->draws_lengths = true;
+    const bool good = problem && problem_from_text(problem, &c->problem) &&
                       (!line[length] || sizes_parse(line + length + 1, &sizes)) &&
-                      bench_open(e, s->context, ATTUNE_ENGINE_JIT, &sizes, s->rounds);
+                      bench_open(c, s->context, ATTUNE_ENGINE_JIT, &sizes, s->rounds);
     free(problem);
     return good;
 }
 
-/* An entry that cannot be opened stays empty, and is left out of the rounds. */
-static size_t open_group(const survey *s, const group *g, bench_entry *list, size_t *place) {
+/* A case that cannot be opened stays empty, and is left out of the rounds. */
+static size_t open_group(const survey *s, const group *g, bench_case *list, size_t *place) {
     size_t opened = 0;
     for (size_t i = 0; i < g->count; i++) {
-        bench_entry *const e = &list[opened];
-        place[i] = g->count; /* the empty entry at the end */
-        if (open_entry(s, g->lines[i], e)) {
+        bench_case *const c = &list[opened];
+        place[i] = g->count; /* the empty case at the end */
+        if (open_case(s, g->lines[i], c)) {
             place[i] = opened++;
         } else {
-            bench_close(e);
-            *e = (bench_entry){.text = NULL};
+            bench_close(c);
+            *c = (bench_case){.text = NULL};
         }
     }
     return opened;
@@ -130,7 +130,7 @@ static size_t open_group(const survey *s, const group *g, bench_entry *list, siz
 
 /* Kernels are compiled on all CPUs, and run on those of --threads. */
 static bool measure_group(const survey *s, const group *g) {
-    bench_entry *const list = calloc(g->count + 1, sizeof *list);
+    bench_case *const list = calloc(g->count + 1, sizeof *list);
     size_t *const place = calloc(g->count + 1, sizeof *place);
     bool good = list && place;
     const size_t opened = good ? open_group(s, g, list, place) : 0;

@@ -111,26 +111,26 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 /* ---- Showing ---- */
 
-static json_t *document_of(const bench_options *o, const bench_entry *entries, size_t count,
+static json_t *document_of(const bench_options *o, const bench_case *cases, size_t count,
                            const attune_machine_info *machine) {
     json_t *const results = json_array();
     for (size_t i = 0; i < count; i++) {
-        const bench_entry *const e = &entries[i];
-        json_array_append_new(results, bench_busy_json(e, bench_result_json(e, &o->sizes, o->threads)));
+        const bench_case *const c = &cases[i];
+        json_array_append_new(results, bench_busy_json(c, bench_result_json(c, &o->sizes, o->threads)));
     }
     json_t *const body = json_pack("{s:i, s:o}", "samples", (int)o->samples, "results", results);
-    if (body && o->is_report) json_object_set_new(body, "report", report_json(machine, entries, count));
+    if (body && o->is_report) json_object_set_new(body, "report", report_json(machine, cases, count));
     return json_document(machine, o->threads, body);
 }
 
-static void print_text(const bench_options *o, const bench_entry *entries, size_t count,
+static void print_text(const bench_options *o, const bench_case *cases, size_t count,
                        const attune_machine_info *machine) {
     char sizes[SIZES_TEXT];
     printf("%s, %s, %s, %u thread%s, LLVM %s, attune %s\n", machine->cpu_description, machine->machine, machine->isa,
            o->threads, o->threads == 1 ? "" : "s", machine->llvm, attune_version());
     if (*sizes_print(&o->sizes, sizes)) printf("run-time sizes: %s\n", sizes);
     printf("\n");
-    bench_print(entries, count, o->schedules, o->num_schedules);
+    bench_print(cases, count, o->schedules, o->num_schedules);
     for (size_t i = 0; i < o->num_schedules; i++) printf("%sschedule %zu: %s\n", i ? "" : "\n", i + 1, o->schedules[i]);
 }
 
@@ -143,13 +143,13 @@ static bool write_file(const char *path, const json_t *document) {
     return good;
 }
 
-static int show(const bench_options *o, const bench_entry *entries, size_t count, const attune_machine_info *machine) {
-    json_t *const document = o->json || o->output ? document_of(o, entries, count, machine) : NULL;
+static int show(const bench_options *o, const bench_case *cases, size_t count, const attune_machine_info *machine) {
+    json_t *const document = o->json || o->output ? document_of(o, cases, count, machine) : NULL;
     int code = TOOL_OK;
     if (o->json)
         code = tool_print_json(json_incref(document));
     else
-        print_text(o, entries, count, machine);
+        print_text(o, cases, count, machine);
     if (o->output && !write_file(o->output, document)) code = TOOL_FAILED;
     json_decref(document);
     return code;
@@ -157,58 +157,58 @@ static int show(const bench_options *o, const bench_entry *entries, size_t count
 
 /* ---- The command ---- */
 
-/* An entry that cannot be measured, after a message: the others go on. */
-static void drop(bench_entry *entries, size_t *count, size_t i) {
-    bench_close(&entries[i]);
+/* A case that cannot be measured, after a message: the others go on. */
+static void drop(bench_case *cases, size_t *count, size_t i) {
+    bench_close(&cases[i]);
     --*count;
-    memmove(&entries[i], &entries[i + 1], (*count - i) * sizeof *entries);
-    entries[*count] = (bench_entry){.text = NULL};
+    memmove(&cases[i], &cases[i + 1], (*count - i) * sizeof *cases);
+    cases[*count] = (bench_case){.text = NULL};
 }
 
-static bool open_entry(const bench_options *o, bench_entry *e, attune_context *context) {
-    if (e->wish && attune_schedule_choose(context, &e->problem, e->wish, NULL, 0) != ATTUNE_OK) {
-        char *const text = problem_text(&e->problem);
+static bool open_case(const bench_options *o, bench_case *c, attune_context *context) {
+    if (c->wish && attune_schedule_choose(context, &c->problem, c->wish, NULL, 0) != ATTUNE_OK) {
+        char *const text = problem_text(&c->problem);
         tool_library_error(text);
         free(text);
         return false;
     }
-    return bench_open(e, context, o->engine, &o->sizes, o->samples);
+    return bench_open(c, context, o->engine, &o->sizes, o->samples);
 }
 
-/* Leaves those that could be measured in `entries`. */
-static bool measure(const bench_options *o, bench_entry *entries, size_t *count, attune_context *context,
+/* Leaves those that could be measured in `cases`. */
+static bool measure(const bench_options *o, bench_case *cases, size_t *count, attune_context *context,
                     const attune_machine_info *machine) {
     for (size_t i = 0; i < *count;)
-        if (open_entry(o, &entries[i], context))
+        if (open_case(o, &cases[i], context))
             i++;
         else if (interruption_came())
             return false;
         else
-            drop(entries, count, i);
+            drop(cases, count, i);
     if (!*count) return false;
     bench_probes probes = {0};
-    const bool measured = bench_open_probes(&probes, entries, *count, machine->isa, o->threads) &&
-                          bench_rounds(entries, *count, context, &probes, o->threads, o->samples);
+    const bool measured = bench_open_probes(&probes, cases, *count, machine->isa, o->threads) &&
+                          bench_rounds(cases, *count, context, &probes, o->threads, o->samples);
     bench_close_probes(&probes);
     const size_t taken = o->samples * *count;
     size_t above_peak = 0;
     if (!measured || !bench_unpin()) return false;
     for (size_t i = 0; i < *count;)
-        if (bench_summarise(&entries[i]) && (!entries[i].is_compiled || bench_acquire(&entries[i], &o->common)))
-            above_peak += bench_is_above_peak(entries[i++].fraction);
+        if (bench_summarise(&cases[i]) && (!cases[i].is_compiled || bench_acquire(&cases[i], &o->common)))
+            above_peak += bench_is_above_peak(cases[i++].fraction);
         else
-            drop(entries, count, i);
+            drop(cases, count, i);
     bench_warn_of_disturbances(probes.disturbances, taken, above_peak);
     return *count > 0;
 }
 
 /* A size that no problem leaves open is a slip of the pen. */
-static bool sizes_are_used(const bench_options *o, const bench_entry *entries, size_t count) {
+static bool sizes_are_used(const bench_options *o, const bench_case *cases, size_t count) {
     call_sizes sizes = o->sizes;
     for (int size = 0; size < NUM_CALL_SIZES; size++) {
         bool is_used = *sizes_at(&sizes, size) == ATTUNE_NOT_SET;
         for (size_t i = 0; i < count && !is_used; i++) {
-            attune_problem p = entries[i].problem;
+            attune_problem p = cases[i].problem;
             problem_fill_defaults(&p);
             is_used = sizes_are_open(&p, size);
         }
@@ -220,13 +220,13 @@ static bool sizes_are_used(const bench_options *o, const bench_entry *entries, s
 }
 
 /* Each problem as often as there are schedules. */
-static bool parse_problems(const bench_options *o, const char *const *problems, bench_entry *entries, size_t count) {
+static bool parse_problems(const bench_options *o, const char *const *problems, bench_case *cases, size_t count) {
     const size_t each = o->num_schedules ? o->num_schedules : 1;
     for (size_t i = 0; i < count; i++) {
-        if (o->num_schedules) entries[i].wish = o->schedules[i % each];
-        entries[i].given = problems[i / each];
-        if (problem_from_text(entries[i].given, &entries[i].problem)) continue;
-        if (tool_looks_cut(entries[i].given, o->num_problems))
+        if (o->num_schedules) cases[i].wish = o->schedules[i % each];
+        cases[i].given = problems[i / each];
+        if (problem_from_text(cases[i].given, &cases[i].problem)) continue;
+        if (tool_looks_cut(cases[i].given, o->num_problems))
             tool_error("arguments are separate problems; join keys with commas");
         return false;
     }
@@ -259,26 +259,26 @@ int cmd_bench(int argc, char **argv) {
     const char *const *const problems = o.num_problems ? o.problems : default_problems;
     const size_t set = o.is_report ? REPORT_PROBLEMS : DEFAULT_PROBLEMS;
     const size_t count = (o.num_schedules ? o.num_schedules : 1) * (o.num_problems ? o.num_problems : set);
-    bench_entry *const entries = calloc(count, sizeof *entries);
+    bench_case *const cases = calloc(count, sizeof *cases);
     size_t measured = count;
     attune_context *context = NULL;
     attune_machine_info machine = {.struct_size = sizeof machine};
     int code = TOOL_FAILED;
-    bool good = entries != NULL;
+    bool good = cases != NULL;
     if (!good) tool_error("out of memory");
     good = good && (!o.output || tool_can_write(o.output));
-    good = good && parse_problems(&o, problems, entries, count) && sizes_are_used(&o, entries, count) &&
+    good = good && parse_problems(&o, problems, cases, count) && sizes_are_used(&o, cases, count) &&
            bench_pin(o.threads) && (context = tool_open_context(&o.common, o.threads, NULL));
     if (good && attune_get_machine_info(context, &machine) != ATTUNE_OK) {
         tool_library_error(NULL);
         good = false;
     }
-    if (good && measure(&o, entries, &measured, context, &machine)) {
-        code = show(&o, entries, measured, &machine);
+    if (good && measure(&o, cases, &measured, context, &machine)) {
+        code = show(&o, cases, measured, &machine);
         if (measured < count) code = TOOL_FAILED;
     }
-    for (size_t i = 0; entries && i < count; i++) bench_close(&entries[i]);
-    free(entries);
+    for (size_t i = 0; cases && i < count; i++) bench_close(&cases[i]);
+    free(cases);
     attune_context_destroy(context);
     return code;
 }

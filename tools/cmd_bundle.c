@@ -252,13 +252,13 @@ static int bundle(bundle_options *o, attune_context *context) {
     o->descriptions = calloc(count, sizeof *o->descriptions);
     if (o->kernels && o->descriptions && numbered) {
         for (size_t i = 0; i < count; i++) {
-            const manifest_entry *entry = &o->list.entries[i];
+            const manifest_kernel *wanted = &o->list.kernels[i];
             snprintf(numbered[i], sizeof numbered[i], "k%zu", i);
-            const char *const name = entry->name ? entry->name : numbered[i];
-            if (entry->is_described)
-                o->descriptions[o->num_descriptions++] = (attune_bundle_description){name, entry->text};
+            const char *const name = wanted->name ? wanted->name : numbered[i];
+            if (wanted->is_described)
+                o->descriptions[o->num_descriptions++] = (attune_bundle_description){name, wanted->text};
             else
-                o->kernels[o->num_kernels++] = (attune_bundle_kernel){name, &entry->problem, entry->schedule};
+                o->kernels[o->num_kernels++] = (attune_bundle_kernel){name, &wanted->problem, wanted->schedule};
         }
         code = make_and_write(o, context);
     } else {
@@ -288,14 +288,14 @@ static bool are_apart(const bundle_options *o) {
 /* Described kernels are not called by functions of the header. */
 static bool has_functions_for_all(const bundle_options *o) {
     for (size_t i = 0; i < o->list.count && !o->kernels_only; i++) {
-        const manifest_entry *const entry = &o->list.entries[i];
-        const int op = (int)strcspn(entry->text, ",");
-        if (!entry->is_described) continue;
-        if (entry->line)
-            tool_error("line %d is a description (%.*s): its bundle needs --kernels-only", entry->line, op,
-                       entry->text);
+        const manifest_kernel *const wanted = &o->list.kernels[i];
+        const int op = (int)strcspn(wanted->text, ",");
+        if (!wanted->is_described) continue;
+        if (wanted->line)
+            tool_error("line %d is a description (%.*s): its bundle needs --kernels-only", wanted->line, op,
+                       wanted->text);
         else
-            tool_error("%s is a description: its bundle needs --kernels-only", entry->text);
+            tool_error("%s is a description: its bundle needs --kernels-only", wanted->text);
         return false;
     }
     return true;

@@ -205,7 +205,7 @@ static json_t *model_json(const explanation *e) {
 }
 
 static json_t *measured_json(const explanation *e) {
-    const bench_entry *const b = &e->bench;
+    const bench_case *const b = &e->bench;
     const double all = b->work.all_pairs;
     json_t *const measured = json_pack(
         "{s:i, s:f, s:o, s:f, s:f, s:s, s:f, s:s, s:f, s:o, s:f, s:f, s:f}", "threads", (int)e->measured_threads,

@@ -132,7 +132,7 @@ static bool is_within_limit(const sweep_options *o, size_t count) {
 
 /* Removes the problem that was added last if the list had it already, perhaps in other words. */
 static bool drop_if_known(sweep_options *o) {
-    manifest_entry *const last = &o->list.entries[o->list.count - 1];
+    manifest_kernel *const last = &o->list.kernels[o->list.count - 1];
     char *const text = problem_text(&last->problem);
     const bool is_known = text && json_object_get(o->texts, text);
     const bool good = text && (is_known || json_object_set_new(o->texts, text, json_true()) == 0);
@@ -183,11 +183,11 @@ static bool take_shard(sweep_options *o) {
     size_t count = 0;
     if (!o->shard) return true;
     for (size_t i = 0; i < all; i++) {
-        manifest_entry *const entry = &o->list.entries[i];
+        manifest_kernel *const wanted = &o->list.kernels[i];
         if (i % o->num_shards == o->shard - 1)
-            o->list.entries[count++] = *entry;
+            o->list.kernels[count++] = *wanted;
         else
-            free(entry->text), free(entry->schedule);
+            free(wanted->text), free(wanted->schedule);
     }
     o->list.count = count;
     if (!count) tool_error("shard %zu of %zu has no problem: there are %zu", o->shard, o->num_shards, all);
@@ -219,7 +219,7 @@ typedef struct sweep_run {
     warming warming;
     bool continues;                  /* the file had results */
     size_t before, measured, failed; /* problems: those that the file had and that stay, and the others */
-    const manifest_entry *at;        /* the problem that is being measured */
+    const manifest_kernel *at;       /* the problem that is being measured */
     size_t measurements;             /* of all problems, with those that were repeated */
     long disturbances;
     double began, weight_left, weight_done;
@@ -229,19 +229,19 @@ typedef struct sweep_run {
 static json_t *measure(void *user) {
     sweep_run *const run = user;
     const sweep_settings *const s = &run->options->settings;
-    bench_entry entry = {.problem = run->at->problem, .given = run->at->text, .cold_data = s->cold_data};
+    bench_case one = {.problem = run->at->problem, .given = run->at->text, .cold_data = s->cold_data};
     bench_probes probes = {0};
     json_t *result = NULL;
-    if (bench_open(&entry, run->context, ATTUNE_ENGINE_JIT, &s->sizes, s->samples) &&
-        bench_open_probes(&probes, &entry, 1, run->isa, s->threads) &&
-        bench_rounds(&entry, 1, run->context, &probes, s->threads, s->samples) && bench_summarise(&entry)) {
-        result = bench_result_json(&entry, &s->sizes, s->threads);
+    if (bench_open(&one, run->context, ATTUNE_ENGINE_JIT, &s->sizes, s->samples) &&
+        bench_open_probes(&probes, &one, 1, run->isa, s->threads) &&
+        bench_rounds(&one, 1, run->context, &probes, s->threads, s->samples) && bench_summarise(&one)) {
+        result = bench_result_json(&one, &s->sizes, s->threads);
         if (!result) tool_error("out of memory");
     }
     run->disturbances += probes.disturbances;
     run->measurements += result != NULL;
     bench_close_probes(&probes);
-    bench_close(&entry);
+    bench_close(&one);
     return result;
 }
 
@@ -261,14 +261,14 @@ static void show_progress(const sweep_run *run, size_t done) {
 }
 
 /* Whether a problem has no result yet, or one that is noisy and may be measured once more. */
-static bool is_due(const sweep_run *run, const manifest_entry *entry) {
-    const json_t *const result = sweep_file_find(&run->file, &entry->problem);
+static bool is_due(const sweep_run *run, const manifest_kernel *wanted) {
+    const json_t *const result = sweep_file_find(&run->file, &wanted->problem);
     return !result || sweep_is_noisy(result, run->options->max_spread);
 }
 
 static size_t count_due(const sweep_run *run) {
     size_t count = 0;
-    for (size_t i = 0; i < run->options->list.count; i++) count += is_due(run, &run->options->list.entries[i]);
+    for (size_t i = 0; i < run->options->list.count; i++) count += is_due(run, &run->options->list.kernels[i]);
     return count;
 }
 
@@ -279,28 +279,28 @@ static bool measure_all(sweep_run *run) {
     bool good = true;
     run->began = tool_now_us();
     for (size_t i = 0; i < o->list.count; i++)
-        if (is_due(run, &o->list.entries[i])) run->weight_left += weight_of(&o->settings, &o->list.entries[i].problem);
+        if (is_due(run, &o->list.kernels[i])) run->weight_left += weight_of(&o->settings, &o->list.kernels[i].problem);
     for (size_t i = 0; good && i < o->list.count && !interruption_came(); i++) {
-        const manifest_entry *const entry = &o->list.entries[i];
-        if (!is_due(run, entry)) continue;
+        const manifest_kernel *const wanted = &o->list.kernels[i];
+        if (!is_due(run, wanted)) continue;
         show_progress(run, i);
-        run->at = entry;
-        const json_t *const before = sweep_file_find(&run->file, &entry->problem);
-        json_t *const result = entry->has_failed ? NULL : sweep_measure_quietly(measure, run, before, o->max_spread);
+        run->at = wanted;
+        const json_t *const before = sweep_file_find(&run->file, &wanted->problem);
+        json_t *const result = wanted->has_failed ? NULL : sweep_measure_quietly(measure, run, before, o->max_spread);
         if (result)
             good = sweep_file_add(&run->file, result);
         else if (interruption_came())
             break;
-        else if (!entry->has_failed)
-            tool_error("%s could not be measured", entry->text);
+        else if (!wanted->has_failed)
+            tool_error("%s could not be measured", wanted->text);
         ++*(result ? &run->measured : &run->failed);
-        run->weight_left -= weight_of(&o->settings, &entry->problem);
-        run->weight_done += weight_of(&o->settings, &entry->problem);
+        run->weight_left -= weight_of(&o->settings, &wanted->problem);
+        run->weight_done += weight_of(&o->settings, &wanted->problem);
     }
     tool_end_progress();
     size_t above_peak = 0;
     for (size_t i = 0; i < o->list.count; i++) {
-        const json_t *const result = sweep_file_find(&run->file, &o->list.entries[i].problem);
+        const json_t *const result = sweep_file_find(&run->file, &o->list.kernels[i].problem);
         above_peak += bench_is_above_peak(json_number_value(json_object_get(result, "fraction_of_peak")));
     }
     bench_warn_of_disturbances(run->disturbances, run->measurements * o->settings.samples, above_peak);
@@ -314,7 +314,7 @@ static void print_noise(const sweep_run *run) {
     const sweep_options *const o = run->options;
     size_t repeated = 0, noisy = 0;
     for (size_t i = 0; i < o->list.count; i++) {
-        const json_t *const result = sweep_file_find(&run->file, &o->list.entries[i].problem);
+        const json_t *const result = sweep_file_find(&run->file, &o->list.kernels[i].problem);
         repeated += json_integer_value(json_object_get(result, "measurements")) > 1;
         noisy += json_number_value(json_object_get(result, "spread")) > o->max_spread;
     }
@@ -407,7 +407,7 @@ static int sweep(sweep_run *run) {
 }
 
 static int print_problems(const sweep_options *o) {
-    for (size_t i = 0; i < o->list.count; i++) puts(o->list.entries[i].text);
+    for (size_t i = 0; i < o->list.count; i++) puts(o->list.kernels[i].text);
     return tool_finish(o->refused ? TOOL_FAILED : TOOL_OK);
 }
 

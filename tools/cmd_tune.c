@@ -161,7 +161,7 @@ static void warn_of_rest(const manifest *problems) {
     if (problems->left_out)
         tool_error("%zu lines describe operators other than attention, which cannot be tuned; they are skipped",
                    problems->left_out);
-    for (size_t i = 0; i < problems->count; i++) count += problems->entries[i].schedule != NULL;
+    for (size_t i = 0; i < problems->count; i++) count += problems->kernels[i].schedule != NULL;
     if (count)
         tool_error("%zu of %zu problems come with a schedule, which is ignored: results are for callers that name none",
                    count, problems->count);
@@ -169,10 +169,10 @@ static void warn_of_rest(const manifest *problems) {
 
 /* Recorded lists have a problem once for each of its schedules. */
 static bool is_first_of_its_kind(const manifest *problems, size_t number) {
-    char *const text = problem_text(&problems->entries[number].problem);
+    char *const text = problem_text(&problems->kernels[number].problem);
     bool is_first = true;
     for (size_t i = 0; text && is_first && i < number; i++) {
-        char *const other = problem_text(&problems->entries[i].problem);
+        char *const other = problem_text(&problems->kernels[i].problem);
         is_first = !other || strcmp(text, other) != 0;
         free(other);
     }
@@ -184,13 +184,13 @@ static bool is_first_of_its_kind(const manifest *problems, size_t number) {
 static void drop_repeated(manifest *problems) {
     size_t kept = 0;
     for (size_t i = 0; i < problems->count; i++) {
-        const manifest_entry entry = problems->entries[i];
-        problems->entries[kept] = entry;
+        const manifest_kernel wanted = problems->kernels[i];
+        problems->kernels[kept] = wanted;
         if (is_first_of_its_kind(problems, kept)) {
             kept++;
         } else {
-            free(entry.text);
-            free(entry.schedule);
+            free(wanted.text);
+            free(wanted.schedule);
         }
     }
     problems->count = kept;
@@ -211,7 +211,7 @@ static bool tune_all(tune_options *o, attune_context *context, json_t *list) {
     if (count && !probe) return false;
     interruption_catch();
     for (; done < count && !interruption_came(); done++)
-        is_good = tune_one(o, context, &o->problems.entries[done].problem, shows_progress, probe, list) && is_good;
+        is_good = tune_one(o, context, &o->problems.kernels[done].problem, shows_progress, probe, list) && is_good;
     peak_destroy(probe);
     if (done < count)
         tool_error("interrupted: %zu of %zu problems %s not tuned", count - done, count,

@@ -29,8 +29,8 @@ static measurement quiet(void) {
     return m;
 }
 
-static bench_entry summary(measurement *m, size_t count) {
-    bench_entry e = {.text = (char *)"num_heads=1", .work = {.flops = 1e6, .bytes = 1000}, .peak_dtype = ATTUNE_F32};
+static bench_case summary(measurement *m, size_t count) {
+    bench_case e = {.text = (char *)"num_heads=1", .work = {.flops = 1e6, .bytes = 1000}, .peak_dtype = ATTUNE_F32};
     e.count = count;
     e.samples_us = m->us;
     e.peaks = m->peaks;
@@ -42,7 +42,7 @@ static bench_entry summary(measurement *m, size_t count) {
 static void on_a_quiet_machine_there_are_figures(void **state) {
     (void)state;
     measurement m = quiet();
-    const bench_entry e = summary(&m, COUNT);
+    const bench_case e = summary(&m, COUNT);
     assert_false(e.is_busy);
     assert_true(e.median_us > 10.05 && e.median_us < 10.06 && e.min_us == 10);
     assert_true(e.fraction > 0.49 && e.fraction < 0.51 && e.fraction == e.fraction_of_roofline);
@@ -53,7 +53,7 @@ static void a_slower_clock_is_no_disturbance(void **state) {
     (void)state;
     measurement m = quiet();
     for (int i = 0; i < COUNT; i += 2) m.us[i] *= 1.3, m.peaks[i] /= 1.3;
-    const bench_entry e = summary(&m, COUNT);
+    const bench_case e = summary(&m, COUNT);
     assert_false(e.is_busy);
     assert_true(e.fraction > 0.49 && e.fraction < 0.51);
 }
@@ -81,7 +81,7 @@ static void disturbed_probes_are_no_figures(void **state) {
     (void)state;
     measurement m = quiet();
     for (int i = 0; i < COUNT; i++) m.us[i] *= 12;
-    bench_entry e = summary(&m, COUNT);
+    bench_case e = summary(&m, COUNT);
     assert_true(!e.is_busy && e.fraction > 0.04 && e.fraction < 0.05);
     for (int i = 1; i < COUNT; i++) m.peaks[i] = 14; /* each share alone looks right, and they all agree but one */
     e = summary(&m, COUNT);
@@ -96,7 +96,7 @@ static void disturbed_bandwidths_are_no_figures(void **state) {
     measurement m = quiet();
     for (int i = 0; i < COUNT; i += 2) m.bandwidths[i] = 20;
     assert_false(summary(&m, COUNT).is_busy);
-    bench_entry e = {.work = {.flops = 1e5, .bytes = 1e6}, .count = COUNT};
+    bench_case e = {.work = {.flops = 1e5, .bytes = 1e6}, .count = COUNT};
     e.samples_us = m.us;
     e.peaks = m.peaks;
     e.bandwidths = m.bandwidths;
@@ -116,7 +116,7 @@ static void few_samples_have_no_spread(void **state) {
 /* ---- How it is said ---- */
 
 /* What a function prints to standard output. */
-static void printed(void (*print)(const bench_entry *), const bench_entry *e, char *text, size_t capacity) {
+static void printed(void (*print)(const bench_case *), const bench_case *e, char *text, size_t capacity) {
     FILE *const output = tmpfile();
     assert_non_null(output);
     fflush(stdout);
@@ -131,9 +131,9 @@ static void printed(void (*print)(const bench_entry *), const bench_entry *e, ch
     fclose(output);
 }
 
-static void print_table(const bench_entry *e) { bench_print(e, 1, NULL, 0); }
+static void print_table(const bench_case *e) { bench_print(e, 1, NULL, 0); }
 
-static void print_explanation(const bench_entry *e) {
+static void print_explanation(const bench_case *e) {
     explanation all = {.text = (char *)"num_heads=1", .schedule_text = "lanes=8", .threads = 1};
     all.machine.cpu_description = all.machine.machine = all.machine.isa = "x";
     all.measured_threads = 1;
@@ -146,7 +146,7 @@ static void a_busy_machine_is_said_in_text(void **state) {
     (void)state;
     char text[4096];
     measurement m = quiet();
-    bench_entry e = summary(&m, COUNT);
+    bench_case e = summary(&m, COUNT);
     printed(print_table, &e, text, sizeof text);
     assert_null(strstr(text, "busy"));
     assert_non_null(strstr(text, " % "));
@@ -169,7 +169,7 @@ static void a_busy_machine_is_said_in_json(void **state) {
     for (int is_busy = 0; is_busy < 2; is_busy++) {
         measurement m = quiet();
         for (int i = 0; is_busy && i < COUNT; i += 2) m.us[i] = 264;
-        const bench_entry e = summary(&m, COUNT);
+        const bench_case e = summary(&m, COUNT);
         json_t *const result = bench_busy_json(&e, bench_result_json(&e, &sizes, 1));
         assert_int_equal(json_is_true(json_object_get(result, "is_busy")), is_busy);
         for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
@@ -179,7 +179,7 @@ static void a_busy_machine_is_said_in_json(void **state) {
         assert_int_equal(json_array_size(json_object_get(result, "samples_us")), COUNT);
         json_decref(result);
     }
-    const bench_entry quiet_entry = {.is_busy = true};
+    const bench_case quiet_entry = {.is_busy = true};
     assert_null(bench_busy_json(&quiet_entry, NULL));
 }
 

@@ -45,9 +45,9 @@ static bool take(at_bundle_plan *plan, const manifest *list) {
     for (size_t k = 0; k < list->count; k++) {
         at_bundle_part *const part = &plan->parts[k];
         attune_problem canonical;
-        *part = (at_bundle_part){.name = list->entries[k].name ? list->entries[k].name : "k",
-                                 .schedule = list->entries[k].schedule,
-                                 .given = &list->entries[k].problem};
+        *part = (at_bundle_part){.name = list->kernels[k].name ? list->kernels[k].name : "k",
+                                 .schedule = list->kernels[k].schedule,
+                                 .given = &list->kernels[k].problem};
         FUZZ_REQUIRE(mha_canonicalize(part->given, &canonical, NULL) == ATTUNE_OK);
         at_bundle_signature(part, &canonical);
     }

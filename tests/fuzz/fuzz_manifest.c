@@ -9,11 +9,11 @@
 static void check_entries(const manifest *list) {
     manifest again = {0};
     for (size_t i = 0; i < list->count; i++) {
-        const manifest_entry *const one = &list->entries[i];
+        const manifest_kernel *const one = &list->kernels[i];
         FUZZ_REQUIRE(one->text && !strpbrk(one->text, "\n#|") && one->line > 0);
-        FUZZ_REQUIRE(i == 0 || one->line > list->entries[i - 1].line);
+        FUZZ_REQUIRE(i == 0 || one->line > list->kernels[i - 1].line);
         FUZZ_REQUIRE(manifest_add(&again, one->text, NULL, 0) && again.count == i + 1);
-        FUZZ_REQUIRE(memcmp(&again.entries[i].problem, &one->problem, sizeof one->problem) == 0);
+        FUZZ_REQUIRE(memcmp(&again.kernels[i].problem, &one->problem, sizeof one->problem) == 0);
     }
     manifest_free(&again);
 }

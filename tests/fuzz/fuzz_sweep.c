@@ -20,7 +20,7 @@ static void list_problems(const sweep_file *file, manifest *list) {
     const char *text;
     json_t *result;
     json_object_foreach(file->index, text, result) manifest_add(list, text, NULL, 0);
-    for (size_t i = 0; i < list->count; i++) list->entries[i].line = (int)i + 1;
+    for (size_t i = 0; i < list->count; i++) list->kernels[i].line = (int)i + 1;
 }
 
 static void print(const sweep_file *file) {

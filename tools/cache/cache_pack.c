@@ -26,23 +26,23 @@ static void free_keys(key_list *list) {
 }
 
 /* The names of a manifest's kernels, which are in memory after warming. */
-static bool list_keys(attune_context *context, const manifest *kernels, key_list *list) {
-    list->keys = calloc(kernels->count, sizeof *list->keys);
-    list->names = calloc(kernels->count, sizeof *list->names);
-    for (size_t i = 0; list->keys && list->names && i < kernels->count; i++) {
-        const manifest_entry *const entry = &kernels->entries[i];
+static bool list_keys(attune_context *context, const manifest *named, key_list *list) {
+    list->keys = calloc(named->count, sizeof *list->keys);
+    list->names = calloc(named->count, sizeof *list->names);
+    for (size_t i = 0; list->keys && list->names && i < named->count; i++) {
+        const manifest_kernel *const wanted = &named->kernels[i];
         attune_kernel *kernel = NULL;
         attune_kernel_info info = {.struct_size = sizeof info};
-        if (manifest_compile(context, entry, &kernel) || attune_kernel_get_info(kernel, &info)) {
+        if (manifest_compile(context, wanted, &kernel) || attune_kernel_get_info(kernel, &info)) {
             attune_kernel_release(kernel);
-            return tool_library_error(entry->text), false;
+            return tool_library_error(wanted->text), false;
         }
         memcpy(list->keys[list->count], info.key, sizeof info.key);
         list->names[list->count] = list->keys[list->count];
         list->count++;
         attune_kernel_release(kernel);
     }
-    if (list->count == kernels->count) return true;
+    if (list->count == named->count) return true;
     tool_error("out of memory");
     return false;
 }

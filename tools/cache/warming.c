@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The result for an entry of the list. */
+/* The result for a kernel of the list. */
 typedef struct warm_item {
     warm_outcome outcome;
     char key[33];
@@ -19,7 +19,7 @@ typedef struct warm_item {
 } warm_item;
 
 typedef struct warm_run {
-    warm_item *items; /* one for each entry of the list */
+    warm_item *items; /* one for each kernel of the list */
     attune_context *context;
     manifest *list;
     double began, budget;
@@ -42,19 +42,19 @@ static void show_progress(const warm_run *run) {
 }
 
 static void warm_one(warm_run *run, size_t number) {
-    manifest_entry *const entry = &run->list->entries[number];
+    manifest_kernel *const wanted = &run->list->kernels[number];
     attune_kernel *kernel = NULL;
     attune_kernel_info info = {.struct_size = sizeof info};
-    const bool good = !manifest_compile(run->context, entry, &kernel) &&
+    const bool good = !manifest_compile(run->context, wanted, &kernel) &&
                       attune_kernel_get_info(kernel, &info) == ATTUNE_OK && info.origin != ATTUNE_FROM_VM;
     pthread_mutex_lock(&run->mutex);
     if (!good)
-        tool_error("%s: %s", entry->text,
+        tool_error("%s: %s", wanted->text,
                    kernel ? "nothing was compiled: there is no code generator" : attune_last_message());
     warm_item *const item = &run->items[number];
     item->outcome = !good ? WARM_FAILED : info.origin == ATTUNE_FROM_COMPILER ? WARM_COMPILED : WARM_CACHED;
     item->compile_ms = info.compile_ms;
-    entry->has_failed = !good;
+    wanted->has_failed = !good;
     memcpy(item->key, info.key, sizeof item->key);
     run->done++;
     show_progress(run);
@@ -90,11 +90,11 @@ static attune_context *open_reader(const attune_machine_info *machine) {
     return reader;
 }
 
-/* The entry for another tuning class, which may stand in, does not count. */
-static bool is_there(attune_context *reader, const manifest_entry *entry, const char *machine) {
+/* The cache file of another tuning class, which may stand in, does not count. */
+static bool is_there(attune_context *reader, const manifest_kernel *wanted, const char *machine) {
     attune_kernel *kernel = NULL;
     attune_kernel_info info = {.struct_size = sizeof info};
-    const bool found = !manifest_compile(reader, entry, &kernel) &&
+    const bool found = !manifest_compile(reader, wanted, &kernel) &&
                        attune_kernel_get_info(kernel, &info) == ATTUNE_OK && strcmp(info.machine, machine) == 0;
     attune_kernel_release(kernel);
     return found;
@@ -107,11 +107,11 @@ static bool read_back(warm_run *run, bool is_written) {
     attune_context *const reader = open_reader(&machine);
     if (!reader) return false;
     for (size_t i = 0; i < run->list->count; i++) {
-        manifest_entry *const entry = &run->list->entries[i];
-        if (run->items[i].outcome != WARM_COMPILED || is_there(reader, entry, machine.machine)) continue;
-        if (is_written) tool_error("%s: compiled, but it cannot be read back from %s", entry->text, machine.cache_dir);
+        manifest_kernel *const wanted = &run->list->kernels[i];
+        if (run->items[i].outcome != WARM_COMPILED || is_there(reader, wanted, machine.machine)) continue;
+        if (is_written) tool_error("%s: compiled, but it cannot be read back from %s", wanted->text, machine.cache_dir);
         run->items[i].outcome = WARM_FAILED;
-        entry->has_failed = true;
+        wanted->has_failed = true;
     }
     attune_context_destroy(reader);
     return true;

@@ -4,7 +4,7 @@
 
 #include "common/manifest.h"
 
-/* The result for an entry. WARM_SHARED: it has the kernel of another entry, which is counted there. */
+/* What became of a kernel of the list. WARM_SHARED: it is the same as another one, which is counted there. */
 typedef enum warm_outcome {
     WARM_LEFT = 0,
     WARM_COMPILED,

@@ -12,9 +12,9 @@
 static bool grow(manifest *list) {
     if (list->count < list->capacity) return true;
     const size_t capacity = list->capacity ? 2 * list->capacity : 16;
-    manifest_entry *const more = realloc(list->entries, capacity * sizeof *more);
+    manifest_kernel *const more = realloc(list->kernels, capacity * sizeof *more);
     if (!more) return false;
-    list->entries = more;
+    list->kernels = more;
     list->capacity = capacity;
     return true;
 }
@@ -26,21 +26,21 @@ static void refuse(const char *text, const char *file, int line, const char *why
         tool_error("%.200s: %s", text, why);
 }
 
-static void free_entry(manifest_entry *entry) {
-    free(entry->name);
-    free(entry->text);
-    free(entry->schedule);
+static void free_kernel(manifest_kernel *wanted) {
+    free(wanted->name);
+    free(wanted->text);
+    free(wanted->schedule);
 }
 
-static bool keep(manifest *list, manifest_entry *entry, const char *name, const char *problem, const char *schedule) {
-    entry->name = name ? strdup(name) : NULL;
-    entry->text = strdup(problem);
-    entry->schedule = schedule ? strdup(schedule) : NULL;
-    if (entry->text && (entry->name || !name) && (entry->schedule || !schedule)) {
-        list->entries[list->count++] = *entry;
+static bool keep(manifest *list, manifest_kernel *wanted, const char *name, const char *problem, const char *schedule) {
+    wanted->name = name ? strdup(name) : NULL;
+    wanted->text = strdup(problem);
+    wanted->schedule = schedule ? strdup(schedule) : NULL;
+    if (wanted->text && (wanted->name || !name) && (wanted->schedule || !schedule)) {
+        list->kernels[list->count++] = *wanted;
         return true;
     }
-    free_entry(entry);
+    free_kernel(wanted);
     tool_error("out of memory");
     return false;
 }
@@ -66,21 +66,21 @@ static char *find_bar(char *text) {
 }
 
 /* A kernel of a description, or false after a message. Of several each gets a name of its own, "gdn_few". */
-static bool add_kernel(manifest *list, const manifest_entry *like, const char *name, const char *text, size_t number,
+static bool add_kernel(manifest *list, const manifest_kernel *like, const char *name, const char *text, size_t number,
                        size_t count) {
     char kernel[ATTUNE_DESCRIPTION_BYTES], all[160];
-    manifest_entry entry = *like;
-    entry.is_described = true;
+    manifest_kernel wanted = *like;
+    wanted.is_described = true;
     if (attune_description_kernel(text, number, kernel, sizeof kernel, NULL)) return tool_library_error(NULL), false;
     const char *const own = strstr(kernel, ",kernel=");
     snprintf(all, sizeof all, "%s%s%s", name ? name : "", count > 1 ? "_" : "", count > 1 ? own + 8 : "");
-    if (grow(list)) return keep(list, &entry, name ? all : NULL, kernel, NULL);
+    if (grow(list)) return keep(list, &wanted, name ? all : NULL, kernel, NULL);
     tool_error("out of memory");
     return false;
 }
 
 /* *count: how many kernels the description has; 0: it is none, but a problem. */
-static bool add_described(manifest *list, const manifest_entry *like, const char *name, const char *text,
+static bool add_described(manifest *list, const manifest_kernel *like, const char *name, const char *text,
                           const char *schedule, const char *file, size_t *count) {
     const char *why = NULL;
     if (attune_description_kernel(text, 0, NULL, 0, count)) why = attune_last_message();
@@ -94,19 +94,19 @@ static bool add_described(manifest *list, const manifest_entry *like, const char
     return true;
 }
 
-static bool add_problem(manifest *list, manifest_entry *entry, const char *name, const char *problem,
+static bool add_problem(manifest *list, manifest_kernel *wanted, const char *name, const char *problem,
                         const char *schedule, const char *file) {
     mha_schedule fields = {0}; /* only whether they can be read: the rest needs a context */
     at_error error = {0};
-    bool is_good = attune_problem_parse(&entry->problem, problem) == ATTUNE_OK &&
-                   attune_problem_check(&entry->problem) == ATTUNE_OK;
+    bool is_good = attune_problem_parse(&wanted->problem, problem) == ATTUNE_OK &&
+                   attune_problem_check(&wanted->problem) == ATTUNE_OK;
     if (is_good && schedule) is_good = mha_schedule_parse(schedule, &fields, &error) == ATTUNE_OK;
-    if (!is_good) refuse(problem, file, entry->line, error.status ? error.message : attune_last_message());
-    return is_good && keep(list, entry, name, problem, schedule);
+    if (!is_good) refuse(problem, file, wanted->line, error.status ? error.message : attune_last_message());
+    return is_good && keep(list, wanted, name, problem, schedule);
 }
 
 bool manifest_add(manifest *list, const char *given, const char *file, int line) {
-    manifest_entry entry = {.problem = ATTUNE_PROBLEM_INIT, .line = line};
+    manifest_kernel wanted = {.problem = ATTUNE_PROBLEM_INIT, .line = line};
     char *const text = grow(list) ? strdup(given) : NULL;
     size_t described;
     if (!text) {
@@ -118,15 +118,15 @@ bool manifest_add(manifest *list, const char *given, const char *file, int line)
     char *rest = text;
     const char *const name = take_name(&rest);
     const char *const problem = tool_trimmed(rest), *const schedule = bar ? tool_trimmed(bar) : NULL;
-    bool is_good = add_described(list, &entry, name, problem, schedule, file, &described);
-    if (is_good && !described) is_good = add_problem(list, &entry, name, problem, schedule, file);
+    bool is_good = add_described(list, &wanted, name, problem, schedule, file, &described);
+    if (is_good && !described) is_good = add_problem(list, &wanted, name, problem, schedule, file);
     free(text);
     return is_good;
 }
 
-attune_status manifest_compile(attune_context *context, const manifest_entry *entry, attune_kernel **kernel) {
-    return entry->is_described ? attune_description_compile(context, entry->text, kernel)
-                               : attune_compile(context, &entry->problem, entry->schedule, kernel);
+attune_status manifest_compile(attune_context *context, const manifest_kernel *wanted, attune_kernel **kernel) {
+    return wanted->is_described ? attune_description_compile(context, wanted->text, kernel)
+                                : attune_compile(context, &wanted->problem, wanted->schedule, kernel);
 }
 
 enum { MOST_BYTES = 64 << 20 };
@@ -170,7 +170,7 @@ bool manifest_add_argument(manifest *list, const char *argument) {
 }
 
 void manifest_free(manifest *list) {
-    for (size_t i = 0; i < list->count; i++) free_entry(&list->entries[i]);
-    free(list->entries);
+    for (size_t i = 0; i < list->count; i++) free_kernel(&list->kernels[i]);
+    free(list->kernels);
     *list = (manifest){0};
 }

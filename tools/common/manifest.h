@@ -4,26 +4,25 @@
 
 #include "common/tool.h"
 
-typedef struct manifest_entry {
+typedef struct manifest_kernel {
     attune_problem problem; /* unless is_described */
     bool is_described;      /* `text` names a kernel by a description (attune/expert/description.h) */
-    bool has_failed;        /* its kernel could not be compiled */
+    bool has_failed;        /* it could not be compiled */
     char *name;             /* of a line `name: problem`; NULL: it has none */
     char *text;             /* of the problem, as it was given */
     char *schedule;         /* as attune_compile takes it; NULL: there is none */
     int line;               /* in its file, from 1; 0: it was an argument */
-} manifest_entry;
+} manifest_kernel;
 
 typedef struct manifest {
-    manifest_entry *entries;
+    manifest_kernel *kernels;
     size_t count, capacity;
     bool only_attention; /* descriptions are refused; those in files are left out */
     size_t left_out;
 } manifest;
 
-/* `problem` or `problem | schedule`, each perhaps after `name:`. A description gives an entry for each of its kernels,
- * with their own texts and names. All of these print a message and return false on
- * failure. */
+/* `problem` or `problem | schedule`, each perhaps after `name:`. A description gives all of its kernels, with their own
+ * texts and names. All of these print a message and return false on failure. */
 bool manifest_add(manifest *list, const char *text, const char *file, int line);
 
 /* Calls `take` for each line of a file; empty lines and text after a # are skipped. "-" is stdin. A file
@@ -31,14 +30,14 @@ bool manifest_add(manifest *list, const char *text, const char *file, int line);
 typedef bool manifest_line_fn(void *user, const char *text, const char *file, int line);
 bool manifest_each_line(const char *path, manifest_line_fn *take, void *user);
 
-/* Its lines are entries. */
+/* Those of its lines. */
 bool manifest_add_file(manifest *list, const char *path);
 
 /* An argument with a '=' in it is a problem, any other is a file. */
 bool manifest_add_argument(manifest *list, const char *argument);
 
-/* Gives the kernel of an entry, as attune_compile does. */
-attune_status manifest_compile(attune_context *context, const manifest_entry *entry, attune_kernel **kernel);
+/* Gives it, as attune_compile does. */
+attune_status manifest_compile(attune_context *context, const manifest_kernel *wanted, attune_kernel **kernel);
 
 void manifest_free(manifest *list);
 

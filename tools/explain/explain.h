@@ -30,7 +30,7 @@ typedef struct explanation {
     size_t num_loops;
     bool has_tiles;
     tile_cut tiles;
-    bench_entry bench;
+    bench_case bench;
     double predicted_us;
 } explanation;
 

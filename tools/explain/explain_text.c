@@ -174,7 +174,7 @@ static void print_scaled(double value, const char *unit) {
 }
 
 static void print_measured(const explanation *e) {
-    const bench_entry *const b = &e->bench;
+    const bench_case *const b = &e->bench;
     char number[TABLE_NUMBER_BYTES];
     printf("\n%-*s", INDENT, "work");
     print_scaled(b->work.flops, "FLOP");

@@ -46,91 +46,90 @@ bool bench_unpin(void) {
 
 /* ---- Speed ---- */
 
-static bool run_calls(const bench_entry *e, attune_context *context, int64_t calls, double *us) {
+static bool run_calls(const bench_case *c, attune_context *context, int64_t calls, double *us) {
     const double start = tool_now_us();
     for (int64_t i = 0; i < calls; i++) {
         const attune_status status =
-            e->engine != ATTUNE_ENGINE_INTERPRETER
-                ? attune_run(context, e->kernel, &e->arguments)
-                : attune_run_interpreted(context, &e->tensors.problem, e->schedule, &e->arguments);
+            c->engine != ATTUNE_ENGINE_INTERPRETER
+                ? attune_run(context, c->kernel, &c->arguments)
+                : attune_run_interpreted(context, &c->tensors.problem, c->schedule, &c->arguments);
         if (status == ATTUNE_OK) continue;
-        tool_library_error(e->text);
+        tool_library_error(c->text);
         return false;
     }
     *us = tool_now_us() - start;
     return true;
 }
 
-static bool calibrate(bench_entry *e, attune_context *context) {
+static bool calibrate(bench_case *c, attune_context *context) {
     enum { SAMPLE_US = 2000 };
     double us = 0;
-    if (!run_calls(e, context, 1, &us)) return false;
-    for (e->calls = 1;; e->calls *= 2) {
-        if (interruption_came() || !run_calls(e, context, e->calls, &us)) return false;
-        e->call_us = us / (double)e->calls;
+    if (!run_calls(c, context, 1, &us)) return false;
+    for (c->calls = 1;; c->calls *= 2) {
+        if (interruption_came() || !run_calls(c, context, c->calls, &us)) return false;
+        c->call_us = us / (double)c->calls;
         if (us >= SAMPLE_US) return true;
         if (us >= SAMPLE_US / 16.0) break;
     }
-    e->calls = (int64_t)(SAMPLE_US / e->call_us * 1.1) + 1;
+    c->calls = (int64_t)(SAMPLE_US / c->call_us * 1.1) + 1;
     return true;
 }
 
-static bool open_kernel(bench_entry *e, attune_context *context) {
+static bool open_kernel(bench_case *c, attune_context *context) {
     attune_kernel_info info = {.struct_size = sizeof info};
     size_t bytes = 0;
-    if (e->engine == ATTUNE_ENGINE_INTERPRETER) {
-        return attune_schedule_choose(context, &e->problem, e->wish, e->schedule, sizeof e->schedule) == ATTUNE_OK;
+    if (c->engine == ATTUNE_ENGINE_INTERPRETER) {
+        return attune_schedule_choose(context, &c->problem, c->wish, c->schedule, sizeof c->schedule) == ATTUNE_OK;
     }
-    if (attune_compile(context, &e->problem, e->wish, &e->kernel) != ATTUNE_OK ||
-        attune_kernel_get_info(e->kernel, &info) != ATTUNE_OK ||
-        attune_workspace_size(context, e->kernel, &e->arguments, &bytes) != ATTUNE_OK)
+    if (attune_compile(context, &c->problem, c->wish, &c->kernel) != ATTUNE_OK ||
+        attune_kernel_get_info(c->kernel, &info) != ATTUNE_OK ||
+        attune_workspace_size(context, c->kernel, &c->arguments, &bytes) != ATTUNE_OK)
         return false;
-    strcpy(e->schedule, info.schedule);
-    e->is_compiled = info.origin != ATTUNE_FROM_VM && info.origin != ATTUNE_FROM_TIER0;
-    e->workspace_bytes = bytes;
-    e->workspace = pages_alloc(bytes ? bytes : 1);
-    e->arguments.workspace = e->workspace;
-    e->arguments.workspace_bytes = e->workspace ? bytes : 0;
+    strcpy(c->schedule, info.schedule);
+    c->is_compiled = info.origin != ATTUNE_FROM_VM && info.origin != ATTUNE_FROM_TIER0;
+    c->workspace_bytes = bytes;
+    c->workspace = pages_alloc(bytes ? bytes : 1);
+    c->arguments.workspace = c->workspace;
+    c->arguments.workspace_bytes = c->workspace ? bytes : 0;
     return true;
 }
 
-bool bench_open(bench_entry *e, attune_context *context, attune_engine engine, const call_sizes *sizes,
-                size_t samples) {
-    e->engine = engine;
-    e->text = problem_text(&e->problem);
-    e->samples_us = calloc(samples, sizeof *e->samples_us);
-    e->peaks = calloc(samples, sizeof *e->peaks);
-    e->bandwidths = calloc(samples, sizeof *e->bandwidths);
-    if (!e->text || !e->samples_us || !e->peaks || !e->bandwidths) {
+bool bench_open(bench_case *c, attune_context *context, attune_engine engine, const call_sizes *sizes, size_t samples) {
+    c->engine = engine;
+    c->text = problem_text(&c->problem);
+    c->samples_us = calloc(samples, sizeof *c->samples_us);
+    c->peaks = calloc(samples, sizeof *c->peaks);
+    c->bandwidths = calloc(samples, sizeof *c->bandwidths);
+    if (!c->text || !c->samples_us || !c->peaks || !c->bandwidths) {
         tool_error("out of memory");
         return false;
     }
-    const call_sizes settled = sizes_settled(sizes, &e->problem);
-    if (!tensors_create_sized(&e->tensors, &e->problem, &settled)) return false;
+    const call_sizes settled = sizes_settled(sizes, &c->problem);
+    if (!tensors_create_sized(&c->tensors, &c->problem, &settled)) return false;
     /* A user who names the sizes means tensors that are full. */
-    e->tensors.fills_up = !e->draws_lengths;
-    if (!tensors_fill(&e->tensors, INPUT_ORDINARY, 1)) return false;
-    tensors_arguments(&e->tensors, &e->arguments);
+    c->tensors.fills_up = !c->draws_lengths;
+    if (!tensors_fill(&c->tensors, INPUT_ORDINARY, 1)) return false;
+    tensors_arguments(&c->tensors, &c->arguments);
     if (interruption_came()) return false;
-    if (!open_kernel(e, context)) {
-        tool_library_error(e->text);
+    if (!open_kernel(c, context)) {
+        tool_library_error(c->text);
         return false;
     }
-    e->work = work_of_call(&e->tensors);
-    seen_count(context, &e->tensors, &e->work);
-    if (!work_can_be_measured(e->text, &e->tensors, &e->work) || !calibrate(e, context)) return false;
-    if (e->cold_data) e->calls = 1;
+    c->work = work_of_call(&c->tensors);
+    seen_count(context, &c->tensors, &c->work);
+    if (!work_can_be_measured(c->text, &c->tensors, &c->work) || !calibrate(c, context)) return false;
+    if (c->cold_data) c->calls = 1;
     return true;
 }
 
-void bench_close(bench_entry *e) {
-    attune_kernel_release(e->kernel);
-    tensors_free(&e->tensors);
-    free(e->workspace);
-    free(e->text);
-    free(e->samples_us);
-    free(e->peaks);
-    free(e->bandwidths);
+void bench_close(bench_case *c) {
+    attune_kernel_release(c->kernel);
+    tensors_free(&c->tensors);
+    free(c->workspace);
+    free(c->text);
+    free(c->samples_us);
+    free(c->peaks);
+    free(c->bandwidths);
 }
 
 /* ---- Probes ---- */
@@ -190,22 +189,22 @@ static size_t bytes_beyond_caches(void) {
 
 /* The bytes that the bandwidth probe reads: as many as a call, so that they lie in the caches as the call's would. With
  * cold data, so many that all come from memory. */
-static size_t probed_bytes(const bench_entry *e) {
-    const size_t own = (size_t)e->work.bytes, cold = e->cold_data ? bytes_beyond_caches() : 0;
+static size_t probed_bytes(const bench_case *c) {
+    const size_t own = (size_t)c->work.bytes, cold = c->cold_data ? bytes_beyond_caches() : 0;
     return own > cold ? own : cold;
 }
 
-bool bench_open_probes(bench_probes *probes, bench_entry *entries, size_t count, const char *isa, uint32_t threads) {
+bool bench_open_probes(bench_probes *probes, bench_case *cases, size_t count, const char *isa, uint32_t threads) {
     size_t most = 0;
     for (size_t i = 0; i < count; i++) {
-        entries[i].probed_bytes = probed_bytes(&entries[i]);
-        if (entries[i].probed_bytes > most) most = entries[i].probed_bytes;
+        cases[i].probed_bytes = probed_bytes(&cases[i]);
+        if (cases[i].probed_bytes > most) most = cases[i].probed_bytes;
     }
     if (!(probes->peak = peak_create(isa, threads))) return false;
     if (!(probes->bandwidth = bandwidth_create(isa, threads, most))) return false;
     for (size_t i = 0; i < count; i++) {
-        entries[i].peak_dtype = peak_that_counts(&entries[i].problem, isa);
-        entries[i].streams = bandwidth_choose_streams(probes->bandwidth, entries[i].probed_bytes);
+        cases[i].peak_dtype = peak_that_counts(&cases[i].problem, isa);
+        cases[i].streams = bandwidth_choose_streams(probes->bandwidth, cases[i].probed_bytes);
     }
     return !interruption_came();
 }
@@ -237,47 +236,47 @@ static double probe_peak(peak_probe *probe, attune_dtype dtype, double sample_us
     return (double)times / slowness;
 }
 
-static double probe_bandwidth(const bench_probes *probes, const bench_entry *e) {
-    return bandwidth_measure(probes->bandwidth, e->probed_bytes, e->streams);
+static double probe_bandwidth(const bench_probes *probes, const bench_case *c) {
+    return bandwidth_measure(probes->bandwidth, c->probed_bytes, c->streams);
 }
 
 /* One sample, between two measurements of each probe; peaks has those before, where they are known, and after it those
  * after. */
-static bool take_sample(bench_entry *e, attune_context *context, const bench_probes *probes, uint32_t threads,
+static bool take_sample(bench_case *c, attune_context *context, const bench_probes *probes, uint32_t threads,
                         double peaks[ATTUNE_DTYPE_COUNT]) {
     enum { LONG_US = 50000, AWAKE_US = 300 };
     double us = 0;
-    const double before = peaks[e->peak_dtype] > 0 ? peaks[e->peak_dtype] : probe_peak(probes->peak, e->peak_dtype, 0);
-    const double bandwidth = probe_bandwidth(probes, e);
+    const double before = peaks[c->peak_dtype] > 0 ? peaks[c->peak_dtype] : probe_peak(probes->peak, c->peak_dtype, 0);
+    const double bandwidth = probe_bandwidth(probes, c);
     /* The probe's buffer has taken the place of the tensors in the caches. A call that does not count brings them back,
      * as a pass that does not count brings the probe's; in longer calls it would not matter. Short calls are several,
      * so that a pool's threads are awake, as they are where calls follow each other. With cold data that is what the
      * probe is large enough for, on the CPU of every thread. */
-    const int64_t first = 1 + (int64_t)(AWAKE_US / e->call_us);
-    if (!e->cold_data && e->call_us < LONG_US && !run_calls(e, context, first, &us)) return false;
-    if (interruption_came() || !run_calls(e, context, e->calls, &us) || interruption_came()) return false;
+    const int64_t first = 1 + (int64_t)(AWAKE_US / c->call_us);
+    if (!c->cold_data && c->call_us < LONG_US && !run_calls(c, context, first, &us)) return false;
+    if (interruption_came() || !run_calls(c, context, c->calls, &us) || interruption_came()) return false;
     settle(threads);
-    const double after = probe_peak(probes->peak, e->peak_dtype, us);
-    e->samples_us[e->count] = us / (double)e->calls;
-    e->peaks[e->count] = 0.5 * (before + after);
-    e->bandwidths[e->count] = 0.5 * (bandwidth + probe_bandwidth(probes, e));
-    e->count++;
-    /* Another entry's peak may be of another dtype: what was probed of that is too long ago. */
+    const double after = probe_peak(probes->peak, c->peak_dtype, us);
+    c->samples_us[c->count] = us / (double)c->calls;
+    c->peaks[c->count] = 0.5 * (before + after);
+    c->bandwidths[c->count] = 0.5 * (bandwidth + probe_bandwidth(probes, c));
+    c->count++;
+    /* Another case's peak may be of another dtype: what was probed of that is too long ago. */
     memset(peaks, 0, ATTUNE_DTYPE_COUNT * sizeof *peaks);
-    peaks[e->peak_dtype] = after;
+    peaks[c->peak_dtype] = after;
     return true;
 }
 
-bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, bench_probes *probes, uint32_t threads,
+bool bench_rounds(bench_case *cases, size_t count, attune_context *context, bench_probes *probes, uint32_t threads,
                   size_t samples) {
     struct rusage start, end;
     settle(threads);
     getrusage(RUSAGE_THREAD, &start);
     double peaks[ATTUNE_DTYPE_COUNT] = {0};
-    for (size_t i = 0; i < count; i++) peak_measure(probes->peak, entries[i].peak_dtype); /* finds out how many steps */
+    for (size_t i = 0; i < count; i++) peak_measure(probes->peak, cases[i].peak_dtype); /* finds out how many steps */
     for (size_t round = 0; round < samples; round++)
         for (size_t i = 0; i < count; i++)
-            if (interruption_came() || !take_sample(&entries[i], context, probes, threads, peaks)) return false;
+            if (interruption_came() || !take_sample(&cases[i], context, probes, threads, peaks)) return false;
     getrusage(RUSAGE_THREAD, &end);
     probes->disturbances += end.ru_nivcsw - start.ru_nivcsw;
     return true;
@@ -311,7 +310,7 @@ static double time_acquire(attune_context *context, const attune_problem *proble
 }
 
 /* Medians of what acquiring costs after `prepare`. */
-static double median_acquire(attune_context *context, const bench_entry *e, size_t count, bool is_cold) {
+static double median_acquire(attune_context *context, const bench_case *c, size_t count, bool is_cold) {
     double samples[64];
     for (size_t i = 0; i < count; i++) {
         attune_drop_memory_cache(context);
@@ -319,25 +318,25 @@ static double median_acquire(attune_context *context, const bench_entry *e, size
             tool_library_error(NULL);
             return -1;
         }
-        samples[i] = time_acquire(context, &e->problem, e->wish);
+        samples[i] = time_acquire(context, &c->problem, c->wish);
         if (samples[i] < 0) return -1;
     }
     return tool_median(samples, count);
 }
 
-static double memory_hit_ns(attune_context *context, const bench_entry *e) {
+static double memory_hit_ns(attune_context *context, const bench_case *c) {
     enum { BATCHES = 15 };
-    const int hits = e->wish ? 200 : 20000; /* a schedule is read each time */
+    const int hits = c->wish ? 200 : 20000; /* a schedule is read each time */
     double samples[BATCHES];
     attune_kernel *kept = NULL, *kernel = NULL;
-    if (attune_compile(context, &e->problem, e->wish, &kept) != ATTUNE_OK) {
+    if (attune_compile(context, &c->problem, c->wish, &kept) != ATTUNE_OK) {
         tool_library_error(NULL);
         return -1;
     }
     for (size_t i = 0; i < BATCHES; i++) {
         const double start = tool_now_us();
         for (int hit = 0; hit < hits; hit++) {
-            if (attune_compile(context, &e->problem, e->wish, &kernel))
+            if (attune_compile(context, &c->problem, c->wish, &kernel))
                 tool_library_error(NULL); /* succeeded right above */
             attune_kernel_release(kernel);
         }
@@ -347,27 +346,27 @@ static double memory_hit_ns(attune_context *context, const bench_entry *e) {
     return tool_median(samples, BATCHES);
 }
 
-static bool measure_acquire(bench_entry *e, attune_context *context) {
+static bool measure_acquire(bench_case *c, attune_context *context) {
     attune_statistics before = {.struct_size = sizeof before}, after = {.struct_size = sizeof after};
     /* The first compilation of a process loads LLVM, which is no part of what one kernel costs. */
     attune_problem other = ATTUNE_PROBLEM_INIT;
     other.seq_q = other.head_dim = 8;
     if (time_acquire(context, &other, NULL) < 0) return false;
     enum { COLD = 5, DISK = 51 };
-    const double cold = median_acquire(context, e, COLD, true);
+    const double cold = median_acquire(context, c, COLD, true);
     if (cold < 0) return false;
-    e->cold_compile_ms = cold * 1e-3;
+    c->cold_compile_ms = cold * 1e-3;
     if (attune_get_statistics(context, &before)) tool_library_error(NULL);
-    e->warm_disk_us = median_acquire(context, e, DISK, false);
+    c->warm_disk_us = median_acquire(context, c, DISK, false);
     if (attune_get_statistics(context, &after)) tool_library_error(NULL);
-    if (e->warm_disk_us < 0) return false;
+    if (c->warm_disk_us < 0) return false;
     if (after.disk_hits - before.disk_hits != DISK) {
-        tool_error("%s: only %llu of %d kernels came from the disk cache", e->text,
+        tool_error("%s: only %llu of %d kernels came from the disk cache", c->text,
                    (unsigned long long)(after.disk_hits - before.disk_hits), (int)DISK);
         return false;
     }
-    e->memory_hit_ns = memory_hit_ns(context, e);
-    return e->memory_hit_ns >= 0;
+    c->memory_hit_ns = memory_hit_ns(context, c);
+    return c->memory_hit_ns >= 0;
 }
 
 /* Removes the cache directory, whose shards the cache leaves empty. */
@@ -385,7 +384,7 @@ static void remove_tree(const char *path) {
     rmdir(path);
 }
 
-bool bench_acquire(bench_entry *e, const tool_common *common) {
+bool bench_acquire(bench_case *c, const tool_common *common) {
     const char *const base = getenv("TMPDIR");
     char path[4096];
     snprintf(path, sizeof path, "%s/attune-bench-XXXXXX", base && *base ? base : "/tmp");
@@ -394,7 +393,7 @@ bool bench_acquire(bench_entry *e, const tool_common *common) {
         return false;
     }
     attune_context *const context = tool_open_context(common, 1, path);
-    const bool measured = context && measure_acquire(e, context);
+    const bool measured = context && measure_acquire(c, context);
     attune_context_destroy(context);
     remove_tree(path);
     return measured;

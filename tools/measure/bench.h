@@ -7,7 +7,7 @@
 #include "measure/peak.h"
 #include "measure/work.h"
 
-typedef struct bench_entry {
+typedef struct bench_case {
     attune_problem problem;
     char *text;                           /* canonical */
     const char *given;                    /* as the user wrote it; NULL: unknown */
@@ -38,13 +38,12 @@ typedef struct bench_entry {
     bool is_memory_bound;
     bool is_busy; /* other programs disturbed the samples or the probes: median and shares are no figures */
     double cold_compile_ms, warm_disk_us, memory_hit_ns;
-} bench_entry;
+} bench_case;
 
 /* Tensors with ordinary data and full lengths, kernel, workspace, and how many calls last two milliseconds. false after
  * a message, or an interruption that the command has caught. */
-bool bench_open(bench_entry *entry, attune_context *context, attune_engine engine, const call_sizes *sizes,
-                size_t samples);
-void bench_close(bench_entry *entry);
+bool bench_open(bench_case *c, attune_context *context, attune_engine engine, const call_sizes *sizes, size_t samples);
+void bench_close(bench_case *c);
 
 /* What is probed between the samples. */
 typedef struct bench_probes {
@@ -53,15 +52,15 @@ typedef struct bench_probes {
     long disturbances; /* how often another program took this CPU away during the rounds */
 } bench_probes;
 
-/* Probes for these entries, the streams of each, and the peak by which each is measured. false after a message
+/* Probes for these cases, the streams of each, and the peak by which each is measured. false after a message
  * or an interruption; close them in any case. */
-bool bench_open_probes(bench_probes *probes, bench_entry *entries, size_t count, const char *isa, uint32_t threads);
+bool bench_open_probes(bench_probes *probes, bench_case *cases, size_t count, const char *isa, uint32_t threads);
 void bench_close_probes(bench_probes *probes);
 
-/* Takes `samples` of every entry: in each round every entry has its turn, with its peak and the bandwidth probed
+/* Takes `samples` of every case: in each round every case has its turn, with its peak and the bandwidth probed
  * before and after, so that whatever slows the machine down for a while slows everything. false after a message or
  * an interruption. */
-bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, bench_probes *probes, uint32_t threads,
+bool bench_rounds(bench_case *cases, size_t count, attune_context *context, bench_probes *probes, uint32_t threads,
                   size_t samples);
 
 /* No kernel is faster than the peak: it was measured too low, because other programs ran. */
@@ -78,10 +77,10 @@ void bench_warn_of_disturbances(long disturbances, size_t samples, size_t above_
 #define BENCH_BUSY          "busy, no figure" /* in place of one */
 
 /* Medians and shares from the samples. false after a message. */
-bool bench_summarise(bench_entry *entry);
+bool bench_summarise(bench_case *c);
 
 /* Cold compile, disk hit and memory hit, in a context and cache directory of their own. false after a message. */
-bool bench_acquire(bench_entry *entry, const tool_common *common);
+bool bench_acquire(bench_case *c, const tool_common *common);
 
 /* Restricts the process to `threads` of the CPUs it may use, the last ones. false after a message. */
 bool bench_pin(uint32_t threads);

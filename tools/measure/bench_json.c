@@ -45,35 +45,35 @@ static json_t *fields_json(const char *canonical, const char *given) {
 
 /* ---- A result ---- */
 
-json_t *bench_busy_json(const bench_entry *e, json_t *result) {
+json_t *bench_busy_json(const bench_case *c, json_t *result) {
     static const char *const figures[] = {"spread", "gflops", "fraction_of_peak", "fraction_of_roofline"};
-    if (result) json_object_set_new(result, "is_busy", json_boolean(e->is_busy));
-    for (size_t i = 0; e->is_busy && i < sizeof figures / sizeof *figures; i++)
+    if (result) json_object_set_new(result, "is_busy", json_boolean(c->is_busy));
+    for (size_t i = 0; c->is_busy && i < sizeof figures / sizeof *figures; i++)
         if (json_object_get(result, figures[i])) json_object_set_new(result, figures[i], json_null());
     return result;
 }
 
-json_t *bench_result_json(const bench_entry *e, const call_sizes *run_sizes, uint32_t threads) {
+json_t *bench_result_json(const bench_case *c, const call_sizes *run_sizes, uint32_t threads) {
     char sizes[SIZES_TEXT];
     json_t *const samples = json_array();
-    for (size_t k = 0; k < e->count; k++) json_array_append_new(samples, json_real(e->samples_us[k]));
+    for (size_t k = 0; k < c->count; k++) json_array_append_new(samples, json_real(c->samples_us[k]));
     json_t *const result = json_pack(
         "{s:s, s:o, s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:o, s:f, s:f, s:s, s:f, s:I, s:I, s:f, s:s, s:f, s:f}",
-        "problem", e->text, "fields", fields_json(e->text, e->given), "sizes", sizes_print(run_sizes, sizes),
-        "schedule", e->schedule, "engine", tool_engine_option(e->engine), "threads", (int)threads, "median_us",
-        e->median_us, "min_us", e->min_us, "spread", e->spread, "samples_us", samples, "gflops", e->gflops,
-        "peak_gflops", e->peak_gflops, "peak_dtype", tool_dtype_name(e->peak_dtype), "fraction_of_peak", e->fraction,
-        "footprint_bytes", (json_int_t)e->work.bytes, "workspace_bytes", (json_int_t)e->workspace_bytes,
-        "bandwidth_gbs", e->bandwidth_gbs, "bound", e->is_memory_bound ? "memory" : "compute", "roofline_gflops",
-        e->roofline_gflops, "fraction_of_roofline", e->fraction_of_roofline);
-    if (result && e->work.all_pairs > 0) {
-        json_object_set_new(result, "pairs_seen", json_real(e->work.pairs));
-        json_object_set_new(result, "share_seen", json_real(e->work.pairs / e->work.all_pairs));
+        "problem", c->text, "fields", fields_json(c->text, c->given), "sizes", sizes_print(run_sizes, sizes),
+        "schedule", c->schedule, "engine", tool_engine_option(c->engine), "threads", (int)threads, "median_us",
+        c->median_us, "min_us", c->min_us, "spread", c->spread, "samples_us", samples, "gflops", c->gflops,
+        "peak_gflops", c->peak_gflops, "peak_dtype", tool_dtype_name(c->peak_dtype), "fraction_of_peak", c->fraction,
+        "footprint_bytes", (json_int_t)c->work.bytes, "workspace_bytes", (json_int_t)c->workspace_bytes,
+        "bandwidth_gbs", c->bandwidth_gbs, "bound", c->is_memory_bound ? "memory" : "compute", "roofline_gflops",
+        c->roofline_gflops, "fraction_of_roofline", c->fraction_of_roofline);
+    if (result && c->work.all_pairs > 0) {
+        json_object_set_new(result, "pairs_seen", json_real(c->work.pairs));
+        json_object_set_new(result, "share_seen", json_real(c->work.pairs / c->work.all_pairs));
     }
-    if (result && e->cold_compile_ms > 0) {
-        json_object_set_new(result, "cold_compile_ms", json_real(e->cold_compile_ms));
-        json_object_set_new(result, "warm_disk_us", json_real(e->warm_disk_us));
-        json_object_set_new(result, "memory_hit_ns", json_real(e->memory_hit_ns));
+    if (result && c->cold_compile_ms > 0) {
+        json_object_set_new(result, "cold_compile_ms", json_real(c->cold_compile_ms));
+        json_object_set_new(result, "warm_disk_us", json_real(c->warm_disk_us));
+        json_object_set_new(result, "memory_hit_ns", json_real(c->memory_hit_ns));
     }
     return result;
 }

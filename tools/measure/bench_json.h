@@ -8,10 +8,10 @@
 
 /* A new object; NULL when out of memory. It has the times of acquiring the kernel if bench_acquire has measured them.
  */
-json_t *bench_result_json(const bench_entry *entry, const call_sizes *sizes, uint32_t threads);
+json_t *bench_result_json(const bench_case *c, const call_sizes *sizes, uint32_t threads);
 
 /* Adds is_busy to a result, and puts null in place of what is no figure on a busy machine. Returns it; NULL stays so.
  */
-json_t *bench_busy_json(const bench_entry *entry, json_t *result);
+json_t *bench_busy_json(const bench_case *c, json_t *result);
 
 #endif

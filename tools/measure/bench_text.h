@@ -4,8 +4,8 @@
 
 #include "measure/bench.h"
 
-/* Prints a row for each entry. With schedules the entries' wishes are elements of `schedules`, and the last column has
+/* Prints a row for each case. With schedules the cases' wishes are elements of `schedules`, and the last column has
  * their numbers. */
-void bench_print(const bench_entry *entries, size_t count, const char *const *schedules, size_t num_schedules);
+void bench_print(const bench_case *cases, size_t count, const char *const *schedules, size_t num_schedules);
 
 #endif

@@ -7,8 +7,8 @@
 
 #include <jansson.h>
 
-/* The description of the machine, its system, and the peak of each type that was probed beside these entries. NULL when
+/* The description of the machine, its system, and the peak of each type that was probed beside these cases. NULL when
  * out of memory. */
-json_t *report_json(const attune_machine_info *machine, const bench_entry *entries, size_t count);
+json_t *report_json(const attune_machine_info *machine, const bench_case *cases, size_t count);
 
 #endif

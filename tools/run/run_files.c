@@ -218,7 +218,7 @@ static bool take_sizes(const run_files *files, const attune_problem *p, const sh
     if (p->short_masks && p->attn_mask_dims[3] == ATTUNE_DYNAMIC) TAKE(mask_seq_kv, dim_of(files, "attn_mask", 0));
     if (p->short_masks && p->attn_bias_dims[3] == ATTUNE_DYNAMIC) TAKE(bias_seq_kv, dim_of(files, "attn_bias", 0));
     TAKE(rotary_positions, dim_of(files, "cos", 1));
-    /* The caller may lay the entries out with gaps. */
+    /* The caller may leave gaps between the sequences. */
     if (dim_of(files, "cos", 2).size > 1 && sizes->rotary_batch_stride == ATTUNE_NOT_SET)
         sizes->rotary_batch_stride = dim_of(files, "cos", 1).size * dim_of(files, "cos", 0).size;
     return t.agrees;
@@ -231,8 +231,8 @@ static bool has_queries(const run_files *files) {
     return q != NULL;
 }
 
-/* A ragged batch has as many entries as cu_seqlens_q has numbers, less one. */
-static origin entries_of(const run_files *files, const attune_problem *said) {
+/* A ragged batch has as many sequences as cu_seqlens_q has numbers, less one. */
+static origin sequences_of(const run_files *files, const attune_problem *said) {
     origin from = dim_of(files, "cu_seqlens_q", 0);
     if (!said->is_ragged || from.size < 2) from.path = NULL;
     from.size--;
@@ -262,7 +262,7 @@ bool files_complete(const run_files *files, const char *text, const char *sizes_
         !read_shape(files, "x_kv", "dtype", types.dtype, 3, false, &s.x_kv) ||
         !read_shape(files, "x_v", "dtype", types.dtype, 3, false, &s.x_v))
         return false;
-    const origin lengths = entries_of(files, &said);
+    const origin lengths = sequences_of(files, &said);
     if (lengths.path) p.batch = lengths.size;
     if (files->weights) p.num_heads = 0; /* open: the weights may tell it, and 1 would compute something else */
     take_shapes(&said, &s, &p);

@@ -108,7 +108,7 @@ bool sweep_print_csv(const manifest *list, const sweep_file *file) {
     json_t *const results = json_array();
     bool good = results != NULL;
     for (size_t i = 0; good && i < list->count; i++) {
-        json_t *const result = (json_t *)(uintptr_t)sweep_file_find(file, &list->entries[i].problem);
+        json_t *const result = (json_t *)(uintptr_t)sweep_file_find(file, &list->kernels[i].problem);
         good = !result || json_array_append(results, result) == 0;
     }
     if (!good) tool_error("out of memory");

@@ -291,7 +291,7 @@ bool sweep_file_set_cache(sweep_file *file, size_t hits, size_t misses, double c
 
 size_t sweep_file_count(const sweep_file *file, const manifest *list) {
     size_t count = 0;
-    for (size_t i = 0; i < list->count; i++) count += sweep_file_find(file, &list->entries[i].problem) != NULL;
+    for (size_t i = 0; i < list->count; i++) count += sweep_file_find(file, &list->kernels[i].problem) != NULL;
     return count;
 }
 

@@ -29,7 +29,7 @@ static const char *name_of(const char *item, size_t *length) {
 static bool find_keys(sweep_keys *k, const manifest *list) {
     bool good = true;
     for (size_t p = 0; good && p < list->count; p++)
-        for (const char *item = list->entries[p].text; good && item; item = strchr(item, ',')) {
+        for (const char *item = list->kernels[p].text; good && item; item = strchr(item, ',')) {
             size_t length;
             item += *item == ',';
             const char *const name = name_of(item, &length);
@@ -65,7 +65,7 @@ bool sweep_keys_open(sweep_keys *k, const manifest *list) {
     k->varies = calloc(k->count ? k->count : 1, sizeof *k->varies);
     k->texts = calloc(k->problems ? k->problems : 1, sizeof *k->texts);
     good = good && k->values && k->varies && k->texts;
-    for (size_t p = 0; good && p < k->problems; p++) good = find_values(k, p, list->entries[p].text);
+    for (size_t p = 0; good && p < k->problems; p++) good = find_values(k, p, list->kernels[p].text);
     for (size_t i = 0; good && i < cells; i++)
         if (!is_same(k->values[i], k->values[i % k->count])) k->varies[i % k->count] = true;
     if (!good) tool_error("out of memory");

@@ -64,7 +64,7 @@ void sweep_print_table(const sweep_keys *keys, const manifest *list, const sweep
     if (!t) tool_error("out of memory");
     if (t) print_heading(keys, file);
     for (size_t p = 0; t && p < list->count; p++) {
-        const json_t *const result = sweep_file_find(file, &list->entries[p].problem);
+        const json_t *const result = sweep_file_find(file, &list->kernels[p].problem);
         if (result) add_row(t, keys, p, result);
     }
     table_finish(t, stdout);
