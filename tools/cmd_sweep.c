@@ -139,7 +139,7 @@ static bool drop_if_known(sweep_options *o) {
     free(text);
     if (!good) tool_error("out of memory");
     if (is_known) {
-        free(last->text);
+        manifest_free_kernel(last);
         o->list.count--;
     }
     return good;
@@ -187,7 +187,7 @@ static bool take_shard(sweep_options *o) {
         if (i % o->num_shards == o->shard - 1)
             o->list.kernels[count++] = *wanted;
         else
-            free(wanted->text), free(wanted->schedule);
+            manifest_free_kernel(wanted);
     }
     o->list.count = count;
     if (!count) tool_error("shard %zu of %zu has no problem: there are %zu", o->shard, o->num_shards, all);

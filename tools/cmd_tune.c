@@ -184,14 +184,11 @@ static bool is_first_of_its_kind(const manifest *problems, size_t number) {
 static void drop_repeated(manifest *problems) {
     size_t kept = 0;
     for (size_t i = 0; i < problems->count; i++) {
-        const manifest_kernel wanted = problems->kernels[i];
-        problems->kernels[kept] = wanted;
-        if (is_first_of_its_kind(problems, kept)) {
+        problems->kernels[kept] = problems->kernels[i];
+        if (is_first_of_its_kind(problems, kept))
             kept++;
-        } else {
-            free(wanted.text);
-            free(wanted.schedule);
-        }
+        else
+            manifest_free_kernel(&problems->kernels[kept]);
     }
     problems->count = kept;
 }

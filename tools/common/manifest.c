@@ -26,7 +26,7 @@ static void refuse(const char *text, const char *file, int line, const char *why
         tool_error("%.200s: %s", text, why);
 }
 
-static void free_kernel(manifest_kernel *wanted) {
+void manifest_free_kernel(manifest_kernel *wanted) {
     free(wanted->name);
     free(wanted->text);
     free(wanted->schedule);
@@ -40,7 +40,7 @@ static bool keep(manifest *list, manifest_kernel *wanted, const char *name, cons
         list->kernels[list->count++] = *wanted;
         return true;
     }
-    free_kernel(wanted);
+    manifest_free_kernel(wanted);
     tool_error("out of memory");
     return false;
 }
@@ -170,7 +170,7 @@ bool manifest_add_argument(manifest *list, const char *argument) {
 }
 
 void manifest_free(manifest *list) {
-    for (size_t i = 0; i < list->count; i++) free_kernel(&list->kernels[i]);
+    for (size_t i = 0; i < list->count; i++) manifest_free_kernel(&list->kernels[i]);
     free(list->kernels);
     *list = (manifest){0};
 }

@@ -39,6 +39,7 @@ bool manifest_add_argument(manifest *list, const char *argument);
 /* Gives it, as attune_compile does. */
 attune_status manifest_compile(attune_context *context, const manifest_kernel *wanted, attune_kernel **kernel);
 
+void manifest_free_kernel(manifest_kernel *wanted);
 void manifest_free(manifest *list);
 
 #endif
