@@ -456,7 +456,7 @@ int cmd_check(int argc, char **argv) {
     check_options o = {.seed = 1, .inputs = -1};
     check_machine machine = {.num_isas = 0};
     check_totals totals = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    tool_parse(&argp, argc, argv, &o);
     totals.is_random = o.random > 0;
     char *const isas = find_isas(&o, &machine);
     if (o.json) totals.failures = json_array();

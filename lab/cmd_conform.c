@@ -170,7 +170,7 @@ int cmd_conform(int argc, char **argv) {
         NULL};
     conform_options o = {.engines = {true, true}};
     conform_counts counts = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    tool_parse(&argp, argc, argv, &o);
     attune_context *const context = tool_open_context(&o.common, 0, NULL);
     if (!context) return TOOL_FAILED;
     if (o.json) o.cases = json_array();

@@ -52,7 +52,7 @@ static const struct argp_option options[] = {
     {"threads", TOOL_KEY_THREADS, "N", 0, "Threads, each on a CPU of its own (default 1)", 0},
     {"samples", TOOL_KEY_SAMPLES, "N", 0, "Samples of each problem (default 30)", 0},
     {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Values for sizes that are dynamic in the problems", 0},
-    {"schedule", TOOL_KEY_SCHEDULE, "KEY=N,...", 0,
+    {"schedule", TOOL_KEY_SCHEDULE, "KEY=N,...", TOOL_REPEATS,
      "Change the chosen schedule of each problem; may be given several times, to compare schedules", 0},
     {"engine", TOOL_KEY_ENGINE, "jit|vm|interp", 0, "Machine code (default), virtual machine or interpreter", 0},
     {"output", 'o', "FILE", 0, "Write JSON here, too; the table is still printed", 0},
@@ -255,7 +255,7 @@ int cmd_bench(int argc, char **argv) {
         NULL,
         NULL};
     bench_options o = {.threads = 1, .samples = 30, .sizes = CALL_SIZES_NONE};
-    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    tool_parse(&argp, argc, argv, &o);
     const char *const *const problems = o.num_problems ? o.problems : default_problems;
     const size_t set = o.is_report ? REPORT_PROBLEMS : DEFAULT_PROBLEMS;
     const size_t count = (o.num_schedules ? o.num_schedules : 1) * (o.num_problems ? o.num_problems : set);

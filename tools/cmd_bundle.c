@@ -327,7 +327,7 @@ int cmd_bundle(int argc, char **argv) {
         NULL,
         NULL};
     bundle_options o = {.targets = USUAL_TARGETS};
-    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    tool_parse(&argp, argc, argv, &o);
     attune_context *const context = can_write(&o) ? tool_open_context(&o.common, 0, NULL) : NULL;
     const int code = context ? bundle(&o, context) : TOOL_FAILED;
     if (context) attune_context_destroy(context);

@@ -58,7 +58,7 @@ static const char action_names[] = "ls, verify, why, audit, gc, clear, export, i
 
 static const struct argp_option options[] = {
     {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "why: change the chosen schedule", 0},
-    {"set", TOOL_KEY_SET, "NAME=NUMBER", 0, "why: the number for a `param` line of a file of loop IR", 0},
+    {"set", TOOL_KEY_SET, "NAME=NUMBER", TOOL_REPEATS, "why: the number for a `param` line of a file of loop IR", 0},
     {"sample", TOOL_KEY_SAMPLE, "N", 0, "audit: compile at most N kernels again (default 16)", 0},
     {"seed", TOOL_KEY_SEED, "S", 0, "audit: the seed that chooses them (default: the time)", 0},
     {"max-bytes", TOOL_KEY_MAX_BYTES, "N", 0,
@@ -183,7 +183,7 @@ int cmd_cache(int argc, char **argv) {
         NULL,
         NULL};
     cache_options o = {.max_bytes = UINT64_MAX};
-    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    tool_parse(&argp, argc, argv, &o);
     if (!o.sample) o.sample = DEFAULT_SAMPLE;
     const cache_action *const action = find_action(o.action);
     /* A kernel that comes from a pack is in no directory, and would be missing in the new pack. */

@@ -145,7 +145,7 @@ int cmd_compile(int argc, char **argv) {
         NULL,
         NULL};
     compile_options o = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    tool_parse(&argp, argc, argv, &o);
     if (!read_problem(&o)) return TOOL_FAILED;
     attune_context *const context = tool_open_context(&o.common, 0, NULL);
     if (!context) return TOOL_FAILED;

@@ -301,7 +301,7 @@ int cmd_explain(int argc, char **argv) {
     explain_options o = {.threads = 1, .sizes = CALL_SIZES_NONE};
     explanation e = {0};
     attune_problem problem;
-    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    tool_parse(&argp, argc, argv, &o);
     attune_context *context = NULL;
     if (problem_text_is_described(o.problem)) {
         context = tool_open_context(&o.common, 0, NULL);

@@ -289,7 +289,7 @@ int cmd_info(int argc, char **argv) {
         NULL,
         NULL};
     info_options o = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    tool_parse(&argp, argc, argv, &o);
     attune_context *const context = tool_open_context(&o.common, 0, NULL);
     if (!context) return TOOL_FAILED;
     attune_machine_info machine = {.struct_size = sizeof machine};

@@ -23,9 +23,11 @@ typedef struct ir_options {
 
 static const struct argp_option options[] = {
     {"engine", TOOL_KEY_ENGINE, "jit|vm|interp", 0, "Machine code (default), virtual machine or interpreter", 0},
-    {"arg", TOOL_KEY_ARG, "NAME=VALUE", 0, "A number for a scalar, F.npy for a buffer", 0},
-    {"set", TOOL_KEY_SET, "NAME=NUMBER", 0, "The number for a `param` line of the file, instead of the file's own", 0},
-    {"out", TOOL_KEY_OUT, "NAME=F.npy", 0, "Write an output buffer here; the first values of others are printed", 0},
+    {"arg", TOOL_KEY_ARG, "NAME=VALUE", TOOL_REPEATS, "A number for a scalar, F.npy for a buffer", 0},
+    {"set", TOOL_KEY_SET, "NAME=NUMBER", TOOL_REPEATS,
+     "The number for a `param` line of the file, instead of the file's own", 0},
+    {"out", TOOL_KEY_OUT, "NAME=F.npy", TOOL_REPEATS,
+     "Write an output buffer here; the first values of others are printed", 0},
     {"check", TOOL_KEY_CHECK, NULL, 0, "Run machine code and interpreter, and compare the bits", 0},
     TOOL_EMIT_OPTIONS("running"),
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
@@ -265,7 +267,7 @@ int cmd_ir(int argc, char **argv) {
         NULL};
     ir_options o = {0};
     ir_params params;
-    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    tool_parse(&argp, argc, argv, &o);
     if (!ir_params_read(&params, o.file, &o.numbers)) return TOOL_FAILED;
     char *const text = ir_params_fill(&params, params.values);
     const int code = text ? work(&o, &params, text) : TOOL_FAILED;

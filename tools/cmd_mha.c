@@ -28,9 +28,9 @@ static const struct argp_option options[] = {
      "The beginning of the names of the block's weights, if there are several blocks", 0},
     {"layout", TOOL_KEY_LAYOUT, "out_in|in_out", 0, "Order of the weights' dims, instead of what their names suggest",
      0},
-    {"name", TOOL_KEY_NAME, "WEIGHT=TENSOR", 0,
+    {"name", TOOL_KEY_NAME, "WEIGHT=TENSOR", TOOL_REPEATS,
      "Use this tensor as q_weight, k_bias, qkv_weight ..., whatever the names suggest", 0},
-    {"ignore", TOOL_KEY_IGNORE, "TENSOR", 0, "Ignore a tensor that lies among the block's weights", 0},
+    {"ignore", TOOL_KEY_IGNORE, "TENSOR", TOOL_REPEATS, "Ignore a tensor that lies among the block's weights", 0},
     {"packed", TOOL_KEY_PACKED, "FILE", 0, "Packed weights as --save-packed wrote them, instead of --weights", 0},
     {"save-packed", TOOL_KEY_SAVE_PACKED, "FILE", 0, "Write the packed weights here", 0},
     {0},
@@ -44,6 +44,9 @@ static void add_name(mha_options *o, struct argp_state *state, char *argument) {
                    "--name: '%s' is not one of q_weight, k_weight, v_weight, out_weight, q_bias, k_bias, v_bias, "
                    "out_bias, qkv_weight and qkv_bias",
                    argument);
+    if (o->request.names[id])
+        argp_error(state, "--name: %s has two tensors, '%s' and '%s'; one is wanted", argument, o->request.names[id],
+                   full_name);
     o->request.names[id] = full_name;
 }
 
@@ -178,7 +181,7 @@ int cmd_mha(int argc, char **argv) {
     const files_weights weights = {take_sizes, pack, has_input, load_input, o};
     o->run.engine = ATTUNE_ENGINE_JIT;
     o->run.files.weights = &weights;
-    argp_parse(&argp, argc, argv, 0, NULL, o);
+    tool_parse(&argp, argc, argv, o);
     const bool opened = !o->weights || weights_file_open(&o->file, o->weights, &o->request);
     const int code = opened ? run_command(&o->run) : TOOL_FAILED;
     weights_file_close(&o->file);

@@ -46,7 +46,7 @@ int cmd_run(int argc, char **argv) {
         NULL,
         NULL};
     run_options o = {.engine = ATTUNE_ENGINE_JIT};
-    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    tool_parse(&argp, argc, argv, &o);
     const step_operator *const of = step_operator_of(o.problem);
     return of ? step_command(&o, of) : run_command(&o);
 }

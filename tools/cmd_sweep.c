@@ -432,7 +432,7 @@ int cmd_sweep(int argc, char **argv) {
                        .list = {.only_attention = true},
                        .limit = USUAL_LIMIT,
                        .max_spread = USUAL_SPREAD};
-    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    tool_parse(&argp, argc, argv, &o);
     sweep_run run = {.options = &o, .file.lock = -1};
     int code = TOOL_FAILED;
     const bool is_ready = add_all(&o);

@@ -31,7 +31,7 @@ static const struct argp_option options[] = {
      "The number of threads to tune for (default 1). A problem has one cached kernel: that of the last tuning", 0},
     {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Values for sizes that are dynamic in the problems", 0},
     {"ir", TOOL_KEY_IR, "FILE", 0, "Tune the `param` lines of this kernel in loop IR", 0},
-    {"arg", TOOL_KEY_ARG, "NAME=VALUE", 0,
+    {"arg", TOOL_KEY_ARG, "NAME=VALUE", TOOL_REPEATS,
      "With --ir: a number for a scalar, F.npy for a buffer. Without it, buffers of f32 and f64 are random", 0},
     {"export", TOOL_KEY_EXPORT, "FILE", 0, "Write all results to a new file", 0},
     {"import", TOOL_KEY_IMPORT, "FILE", 0, "First read the results of such a file", 0},
@@ -51,7 +51,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         if (!sizes_parse(argument, &o->sizes)) exit(TOOL_USAGE);
         o->has_sizes = true;
         return 0;
-    case TOOL_KEY_IR: tool_take_one(state, "--ir", argument, &o->ir); return 0;
+    case TOOL_KEY_IR: o->ir = argument; return 0;
     case TOOL_KEY_ARG: bindings_add(state, &o->arguments, argument); return 0;
     case TOOL_KEY_EXPORT: o->export_to = argument; return 0;
     case TOOL_KEY_IMPORT: o->import_from = argument; return 0;
@@ -279,7 +279,7 @@ int cmd_tune(int argc, char **argv) {
         NULL,
         NULL};
     tune_options o = {.threads = 1, .budget = 5, .sizes = CALL_SIZES_NONE, .problems = {.only_attention = true}};
-    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    tool_parse(&argp, argc, argv, &o);
     bool is_good = tool_threads_fit(o.threads);
     attune_context *const context = is_good ? tool_open_context(&o.common, o.threads, NULL) : NULL;
     is_good = context && work(&o, context);

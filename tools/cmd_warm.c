@@ -125,7 +125,7 @@ int cmd_warm(int argc, char **argv) {
         NULL,
         NULL};
     warm_options o = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    tool_parse(&argp, argc, argv, &o);
     attune_context *const context = tool_open_context(&o.common, 0, NULL);
     const int code = context ? warm(&o, context) : TOOL_FAILED;
     if (context) attune_context_destroy(context);

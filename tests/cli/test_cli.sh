@@ -116,6 +116,22 @@ expect "two cache actions" 2 "ls takes no argument, but 'verify' follows it" "$a
 expect "an unknown kind of inputs" 2 "one of ordinary, .* not 'odd'" "$attune-lab" check $small --inputs=odd
 expect "two outputs in one file" 2 "both want '.*same.npy'" "$attune" run "${layer[@]}" -o "$work/same.npy" --lse \
     "$work/same.npy"
+# A second value: refused, wherever it stands and however the option is written, unless the option is for several.
+twice() { expect "$1 has two values" 2 "^attune[a-z -]*: --$1 has two values, '$2' and '$3'; one is wanted" "${@:4}"; }
+twice expect a.npy b.npy "$attune" run "${layer[@]}" --expect a.npy --expect=b.npy
+twice isa avx2 x86-64 "$attune" compile --isa=avx2 $small --isa x86-64
+twice output a.ll a.ll "$attune" compile $small --emit=llvm -o a.ll -oa.ll
+twice threads 1 2 "$attune" explain $small --threads=1 --thr 2
+twice sizes seq_kv=1 seq_q=2 "$attune" bench $small --sizes seq_kv=1 --sizes seq_q=2
+twice seed 1 1 "$attune" cache audit --seed=1 --seed=1
+twice budget 1s 2 "$attune" warm --budget 1s --budget 2 $small
+twice ir a.air b.air "$attune" tune --ir a.air --ir b.air
+twice weights a b "$attune" mha --x x.npy --weights a --weights b num_heads=2
+twice name a b "$attune" bundle --name a --name b -o a.a --kernels-only $small
+twice output a.json b.json "$attune" sweep merge -o a.json --output b.json c.json
+twice random 1 2 "$attune-lab" check --random 1 --random 2
+expect "a weight has two tensors" 2 "--name: q_weight has two tensors, 'a' and 'b'; one is wanted" "$attune" mha \
+    --x x.npy --weights a --name q_weight=a --name q_weight=b num_heads=2
 expect "JSON and lse on standard output" 2 'both want standard output' "$attune" run "${layer[@]}" --json --lse -
 expect "JSON and a dump" 2 '--json and --dump-passes' "$attune" compile $small --json --dump-passes
 expect "a stage and a run" 2 '--emit runs nothing' "$attune" ir examples/ir/scale_rows.air --emit=ir --arg n=3

@@ -121,7 +121,6 @@ bad "numbers that are one word with 'in'" 'param a = 1 in1,2' 'there is text aft
 printf 'param a = 1\n\nkernel @k (y: f32[1] out) {\n parallel for i in 0..1 { y[i] = $b }\n}\n' >"$work/bad.air"
 refuse "a name without a parameter" '4:34: ' "$attune" ir "$work/bad.air"
 expect "arguments without a file" 2 'needs --ir' "$attune" tune num_heads=1,seq_q=8,head_dim=8 --arg n=1
-expect "two files" 2 "one --ir only, but 'b.air' follows 'a.air'" "$attune" tune --ir a.air --ir b.air
 expect "sizes of a problem with a file" 2 'sizes is for problems; the scalars of --ir are given by --arg' \
     "$attune" tune --ir $matmul "${sizes[@]}" --sizes=seq_q=3
 expect "sizes with nothing to tune" 2 'sizes is for problems$' "$attune" tune --export "$work/results" --sizes=seq_q=3

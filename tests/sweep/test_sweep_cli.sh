@@ -235,8 +235,8 @@ report $? "an interruption does not wait for the problem at hand"
 pid=$!
 for _ in $(seq 200); do grep -qE '"(hits|misses)": [1-9]' "$work/shared.json" 2>"$work/none2" && break; sleep 0.1; done
 ln -s shared.json "$work/link.json"
-refuse "a file that another sweep writes to" 'another sweep writes to .*link.json now' "${sweep[@]}" --samples=100000 \
-    -o "$work/link.json" $grid
+refuse "a file that another sweep writes to" 'another sweep writes to .*link.json now' "$attune" sweep \
+    --samples=100000 -o "$work/link.json" $grid
 kill -KILL $pid
 wait $pid 2>"$work/none"
 rm "$work/shared.json" "$work/link.json"

@@ -24,6 +24,11 @@ int cmd_info(int argc, char **argv);
 int cmd_ir(int argc, char **argv);
 int cmd_bundle(int argc, char **argv);
 
+/* argp_parse for a subcommand: of an option that takes a value, a second one is a usage error, unless its flags have
+ * TOOL_REPEATS. */
+void tool_parse(const struct argp *argp, int argc, char **argv, void *input);
+enum { TOOL_REPEATS = 1 << 16 }; /* argp has no such flag */
+
 /* Options that every subcommand takes. A subcommand lists tool_common_children as its argp children and points the
  * first child's input at a tool_common in ARGP_KEY_INIT. */
 typedef struct tool_common {

@@ -185,7 +185,7 @@ int bench_compare(int argc, char **argv) {
         NULL,
         NULL};
     comparison c = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &c);
+    tool_parse(&argp, argc, argv, &c);
     const int code = read_all(&c) ? c.json ? print_json(&c) : print_text(&c) : TOOL_FAILED;
     for (size_t f = 0; f < c.count; f++) json_decref(c.files[f]);
     json_decref(c.problems);

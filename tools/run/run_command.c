@@ -29,14 +29,14 @@ typedef struct run_report {
 } run_report;
 
 static const struct argp_option options[] = {
-    {"tensor", TOOL_KEY_TENSOR, "NAME=F.npy", 0,
+    {"tensor", TOOL_KEY_TENSOR, "NAME=F.npy", TOOL_REPEATS,
      "Any other input: attn_mask, kv_lens, block_table, cos ..., or k and v as caches of a block", 0},
     {"sizes", TOOL_KEY_SIZES, "K=N,...", 0, "Values for dynamic sizes that the files do not give, such as seq_kv=512",
      0},
     {"output", 'o', "F.npy", 0, "Write the result here; - is standard output", 0},
     {"lse", TOOL_KEY_LSE, "F.npy", 0, "Write the logarithms of the sums of exponentials here; - is standard output", 0},
-    {"write", TOOL_KEY_WRITE, "NAME=F.npy", 0, "Write another output: weights, or k and v to which keys were appended",
-     0},
+    {"write", TOOL_KEY_WRITE, "NAME=F.npy", TOOL_REPEATS,
+     "Write another output: weights, or k and v to which keys were appended", 0},
     {"engine", TOOL_KEY_ENGINE, "jit|vm|interp", 0, "Machine code (default), virtual machine or interpreter", 0},
     {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "Change the chosen schedule", 0},
     {"check", TOOL_KEY_CHECK, NULL, 0,

@@ -233,7 +233,7 @@ int sweep_merge(int argc, char **argv) {
         NULL,
         NULL};
     merging m = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &m);
+    tool_parse(&argp, argc, argv, &m);
     const int code = merge(&m);
     for (size_t i = 0; m.files && i < m.count; i++) json_decref(m.files[i]);
     free(m.files);
