@@ -96,30 +96,14 @@ static bool make_outputs(step *s) {
 
 /* ---- Running ---- */
 
-static attune_status create(attune_context *context, const void *desc, void **object) {
-    attune_conv *conv;
-    const attune_status status = attune_conv_create(context, desc, &conv);
-    *object = conv;
-    return status;
-}
-
-static void destroy(void *object) { attune_conv_destroy(object); }
-static void release(kept **k) { kept_release(*k); }
-
-static bool run(step *s) {
-    static const kept_kind kind = {sizeof s->desc, create, destroy};
-    const attune_runner runner = ort_runner(&s->c->place);
-    s->step.runner = &runner;
-    /* Released even if ONNX Runtime throws. */
-    __attribute__((cleanup(release))) kept *k = kept_find(s->c, &kind, &s->desc);
-    return k && (!attune_conv_run(k->object, &s->step) || call_fail(s->c, "%s", attune_last_message()));
-}
+KEPT_KIND(conv);
 
 bool call_conv(call *c) {
     static const attune_conv_desc initial = ATTUNE_CONV_DESC_INIT;
     step s = {.c = c, .step = ATTUNE_CONV_STEP_INIT};
     memcpy(&s.desc, &initial, sizeof s.desc); /* padding included, so that descriptions can be compared as bytes */
+    const attune_runner runner = ort_runner(&c->place);
+    s.step.runner = &runner;
     if (!take_input(&s) || !take_weights(&s) || !make_outputs(&s)) return false;
-    c->code = ORT_FAIL;
-    return !s.step.batch || !s.desc.channels || run(&s);
+    return !s.step.batch || !s.desc.channels || kept_run(c, &kind, &s.desc, &s.step);
 }

@@ -5,6 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef struct kept {
+    const kept_kind *kind;
+    void *object, *desc;
+    bool is_kept; /* by the node, until it ends */
+} kept;
+
 static kept *make(call *c, const kept_kind *kind, const void *desc) {
     kept *const k = calloc(1, sizeof *k);
     void *const copy = malloc(kind->bytes);
@@ -20,7 +26,7 @@ static kept *make(call *c, const kept_kind *kind, const void *desc) {
     return NULL;
 }
 
-kept *kept_find(call *c, const kept_kind *kind, const void *desc) {
+static kept *find(call *c, const kept_kind *kind, const void *desc) {
     kept *first = atomic_load(&c->n->kept);
     if (first && first->kind == kind && !memcmp(first->desc, desc, kind->bytes)) return first;
     kept *const k = make(c, kind, desc);
@@ -36,8 +42,16 @@ static void discard(kept *k) {
     free(k);
 }
 
-void kept_release(kept *k) {
-    if (k && !k->is_kept) discard(k);
+/* Frees an object that was created for one call. */
+static void release(kept **k) {
+    if (*k && !(*k)->is_kept) discard(*k);
+}
+
+bool kept_run(call *c, const kept_kind *kind, const void *desc, const void *step) {
+    c->code = ORT_FAIL;
+    /* Released even if ONNX Runtime throws. */
+    __attribute__((cleanup(release))) kept *k = find(c, kind, desc);
+    return k && (!kind->run(k->object, step) || call_fail(c, "%s", attune_last_message()));
 }
 
 void kept_free(node *n) {

@@ -120,30 +120,15 @@ static void end_state(const step *s) {
 
 /* ---- Running ---- */
 
-static attune_status create(attune_context *context, const void *desc, void **object) {
-    attune_linear *linear;
-    const attune_status status = attune_linear_create(context, desc, &linear);
-    *object = linear;
-    return status;
-}
-
-static void destroy(void *object) { attune_linear_destroy(object); }
-static void release(kept **k) { kept_release(*k); }
-
-static bool run(step *s) {
-    static const kept_kind kind = {sizeof s->desc, create, destroy};
-    const attune_runner runner = ort_runner(&s->c->place);
-    s->step.runner = &runner;
-    /* Released even if ONNX Runtime throws. */
-    __attribute__((cleanup(release))) kept *k = kept_find(s->c, &kind, &s->desc);
-    return k && (!attune_linear_run(k->object, &s->step) || call_fail(s->c, "%s", attune_last_message()));
-}
+KEPT_KIND(linear);
 
 bool call_linear(call *c) {
     AT_DEFAULT_FPENV;
     static const attune_linear_desc initial = ATTUNE_LINEAR_DESC_INIT;
     step s = {.c = c, .step = ATTUNE_LINEAR_STEP_INIT};
     memcpy(&s.desc, &initial, sizeof s.desc); /* padding included, so that descriptions can be compared as bytes */
+    const attune_runner runner = ort_runner(&c->place);
+    s.step.runner = &runner;
     if (!take_rows(&s) || !take_gates(&s)) return false;
     const attune_linear_desc *const d = &s.desc;
     const int64_t out_heads = d->num_heads > d->num_kv_heads ? d->num_heads : d->num_kv_heads;
@@ -153,8 +138,7 @@ bool call_linear(call *c) {
         !begin_state(&s))
         return false;
     s.step.out.data = s.out.data;
-    c->code = ORT_FAIL;
-    if (!run(&s)) return false;
+    if (!kept_run(c, &kind, &s.desc, &s.step)) return false;
     end_state(&s);
     return true;
 }
