@@ -50,13 +50,4 @@ static attune_dtype arithmetic(at_operation o, const mha_schedule *schedule, con
     return p->softmax_precision == ATTUNE_F64 ? ATTUNE_F64 : ATTUNE_F32;
 }
 
-const at_operator at_attention = {.name = "attention",
-                                  .key = key,
-                                  .print = print,
-                                  .source = source,
-                                  .schedule_check = schedule_check,
-                                  .schedule_choose = schedule_choose,
-                                  .schedule_parse = schedule_parse,
-                                  .schedule_print = schedule_print,
-                                  .build = build,
-                                  .arithmetic = arithmetic};
+const at_operator at_attention = {.name = "attention", AT_OPERATOR_FUNCTIONS};

@@ -50,6 +50,12 @@ struct at_operator {
     attune_dtype (*arithmetic)(at_operation operation, const mha_schedule *schedule, const at_target *target);
 };
 
+/* A row's functions, those of its file by the members' names. */
+#define AT_OPERATOR_FUNCTIONS                                                                                          \
+    .key = key, .print = print, .source = source, .schedule_check = schedule_check,                                    \
+    .schedule_choose = schedule_choose, .schedule_parse = schedule_parse, .schedule_print = schedule_print,            \
+    .build = build, .arithmetic = arithmetic
+
 /* Attention, probabilities, rotary, merge and the block. */
 extern const at_operator at_attention;
 

@@ -93,14 +93,4 @@ static attune_dtype arithmetic(at_operation o, const mha_schedule *schedule, con
     return ATTUNE_F32;
 }
 
-const at_operator at_written_ir = {.name = "ir",
-                                   .keeps_ir = true,
-                                   .key = key,
-                                   .print = print,
-                                   .source = source,
-                                   .schedule_check = schedule_check,
-                                   .schedule_choose = schedule_choose,
-                                   .schedule_parse = schedule_parse,
-                                   .schedule_print = schedule_print,
-                                   .build = build,
-                                   .arithmetic = arithmetic};
+const at_operator at_written_ir = {.name = "ir", .keeps_ir = true, AT_OPERATOR_FUNCTIONS};
