@@ -260,11 +260,15 @@ static void search_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *
                                      {MHA_QUANTISED_VALUES, value_codes_fit, vary_codes_of_values},
                                      {0}};
     mha_search t = {.c = c, .price = price, .more = &rows};
-    if (c->p->integer == ATTUNE_INTEGER_ALL) s->value_keys = 1;
-    if (has_tile_of_codes(c->p)) s->value_rows = 1;
-    if (!c->p->integer && isinf(mha_correction(MHA_CHEAPER_TILES, c, s, NULL))) return;
-    mha_search_begin(&t, MHA_USUAL_TILE, s);
-    *s = mha_search_steps(&t, c->p->integer ? CODES : TILES);
+    if (c->p->integer) {
+        if (c->p->integer == ATTUNE_INTEGER_ALL) s->value_keys = 1;
+        if (has_tile_of_codes(c->p)) s->value_rows = 1;
+        t.best.s = *s; /* each step begins anew */
+        *s = mha_search_steps(&t, CODES);
+    } else if (!isinf(mha_correction(MHA_CHEAPER_TILES, c, s, NULL))) {
+        mha_search_begin(&t, MHA_USUAL_TILE, s);
+        *s = mha_search_steps(&t, TILES);
+    }
 }
 
 /* ---- All of it ---- */
