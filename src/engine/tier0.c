@@ -128,7 +128,6 @@ static bool open_up(const attune_problem *p, attune_problem *open) {
     open->has_lse = 1;
     open->has_softmax_scale = 1;
     open->softmax_scale = ATTUNE_DEFAULT_SCALE;
-    if (open->matmul_precision == ATTUNE_BF16) open->matmul_precision = ATTUNE_DTYPE_DEFAULT; /* none need round */
     return true;
 }
 
@@ -279,12 +278,19 @@ static bool has_plain(const search *s, attune_problem open) {
            has_from(s, open, BOTTOM_RIGHT, queries, false);
 }
 
+static bool has_any(const search *s, attune_problem open) {
+    return s->problem->kv_ids ? has_listed(s, open) : has_plain(s, open) || has_step(s, open);
+}
+
 bool at_tier0_find(const attune_problem *p, const at_tier0_place *place, at_tier0_kernel *found) {
     const search s = {p, place, need(place->log), found};
     attune_problem open;
     if (p->op != ATTUNE_ATTENTION || !open_up(p, &open)) return false;
     if (!s.has_file && at_bundles_are_empty(place->registered)) return false;
-    return p->kv_ids ? has_listed(&s, open) : has_plain(&s, open) || has_step(&s, open);
+    if (has_any(&s, open)) return true;
+    if (open.matmul_precision != ATTUNE_BF16) return false;
+    open.matmul_precision = ATTUNE_DTYPE_DEFAULT; /* no kernel needs to round */
+    return has_any(&s, open);
 }
 
 bool at_tier0_find_described(at_operation operation, const at_tier0_place *place, at_tier0_kernel *found) {

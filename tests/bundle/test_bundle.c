@@ -34,7 +34,8 @@ static const char *sizes_of(const at_bundle_kernel *kernel) {
                                            {"ragged", "total_q=40,total_kv=60"},
                                            {"paged", "num_pages=20,max_pages=4"},
                                            {"appended", "rotary_positions=64"},
-                                           {"cached", "rotary_positions=64"}};
+                                           {"cached", "rotary_positions=64"},
+                                           {"rounded", "seq_q=19,seq_kv=45,softmax_scale=0.3"}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (strcmp(sizes[i][0], at_bundle_name(kernel)) == 0) return sizes[i][1];
     return "";

@@ -242,12 +242,23 @@ static void where_nothing_compiles(void **state) {
     }
 }
 
+/* A general kernel of a bundle that rounds to bf16, for problems that may: before those of tier 0 that do not. */
+static void kernels_that_round_come_first(void **state) {
+    (void)state;
+    const attune_problem problem = problem_parsed("num_heads=3,seq_q=30,seq_kv=50,head_dim=64,matmul_precision=bf16");
+    attune_context *const context = tier0_context(NULL);
+    assert_ok(attune_context_add_bundle(context, &cases_bundle));
+    attune_kernel *const kernel = kernel_of(context, &problem);
+    if (!strstr(last_hit, "rounded computes it")) fail_msg("%s", last_hit);
+    attune_kernel_release(kernel);
+    attune_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_that_never_wait),
-        cmocka_unit_test(memory_comes_first),
-        cmocka_unit_test(calls_that_may_wait),
-        cmocka_unit_test(where_nothing_compiles),
+        cmocka_unit_test(calls_that_never_wait),         cmocka_unit_test(memory_comes_first),
+        cmocka_unit_test(calls_that_may_wait),           cmocka_unit_test(where_nothing_compiles),
+        cmocka_unit_test(kernels_that_round_come_first),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
