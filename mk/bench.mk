@@ -8,18 +8,18 @@ $(call obj,$(call c_in,bench)): INCLUDES = -Itools
 $(BUILD)/bench/attune_driver: $(call obj,$(addprefix bench/drivers/,driver.c attune_driver.c)) $(BUILD)/libattune.so
 	@mkdir -p $(@D)
 	$(call say,link $@)
-	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) $(INTO)
 $(BUILD)/bench/probe_driver: $(call obj,$(addprefix bench/drivers/,driver.c probe_driver.c)) \
 		$(BUILD)/libattune-tool.a $(BUILD)/libattune.so
 	@mkdir -p $(@D)
 	$(call say,link $@)
-	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) $(INTO)
 
 CALL_BENCH := $(addprefix $(BUILD)/bench/,latency call_sites steps listed)
 $(CALL_BENCH): $(BUILD)/bench/%: $(BUILD)/obj/bench/calls/%.o $(BUILD)/libattune.so
 	@mkdir -p $(@D)
 	$(call say,link $@)
-	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) $(INTO)
 
 $(call obj,bench/survey.c): INCLUDES = -Itools -Ilab -Ireference
 $(BUILD)/bench/survey $(BUILD)/bench/linear: $(BUILD)/bench/%: $(call obj,bench/%.c) \
@@ -27,7 +27,7 @@ $(BUILD)/bench/survey $(BUILD)/bench/linear: $(BUILD)/bench/%: $(call obj,bench/
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
-		-L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
+		-L$(BUILD) -lattune -ljansson $(CORE_LIBS) $(INTO)
 
 # They call internal functions of the library, as test programs do.
 COST_BENCH := $(BUILD)/bench/ranking $(BUILD)/bench/cost_sample
@@ -37,7 +37,7 @@ $(COST_BENCH): $(addprefix $(BUILD)/libattune,-lab.a -tool.a -support.a -referen
 $(COST_BENCH): $(BUILD)/bench/%: $(call obj,bench/%.c)
 	@mkdir -p $(@D)
 	$(call say,link $@)
-	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson -o $@
+	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson $(INTO)
 
 # What chooses schedules, with constants that it may change.
 COST_FIT_OBJ := $(patsubst src/%.c,$(BUILD)/obj/cost_fit/%.o,$(call c_in,src/schedule))
@@ -50,7 +50,7 @@ $(call obj,bench/cost_fit.c): CPPFLAGS += -DMHA_COST_FIT
 $(BUILD)/bench/cost_fit: $(call obj,bench/cost_fit.c) $(COST_FIT_OBJ) $(BUILD)/libattune-internal.a
 	@mkdir -p $(@D)
 	$(call say,link $@)
-	$(Q)$(LINK) $^ $(CORE_LIBS) -o $@
+	$(Q)$(LINK) $^ $(CORE_LIBS) $(INTO)
 
 # The bundle that is compared with kernels compiled now.
 SPEED = $(BUILD)/bench/libspeed.a
@@ -63,7 +63,7 @@ $(call obj,bench/bundle.c): $(SPEED)
 $(call obj,bench/bundle.c): INCLUDES = -I$(BUILD)/bench
 $(BUILD)/bench/bundle: $(call obj,bench/bundle.c) $(SPEED) $(BUILD)/libattune.so
 	$(call say,link $@)
-	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune $(CORE_LIBS) $(INTO)
 
 # One run of attune and the peers that are installed or can be (docs/bench.md). BENCH: options, as --clock=cpu.
 BENCH ?=

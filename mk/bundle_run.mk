@@ -23,9 +23,9 @@ BUNDLE_RUNS = $(patsubst %,$(BUNDLE_RUN_DIR)/%.o,$(BUNDLE_ARCHS))
 BUNDLE_NEEDS = $(if $(OWN_BUNDLE_RUNS),$(call flags,BUNDLE_COMPILERS))
 $(BUNDLE_RUN_DIR)/%.o: $(BUNDLE_RUN_SRC) $(HEADERS) $(wildcard $(addprefix src/*/,*.h *.def */*.h */*.def)) \
 		Makefile mk/bundle_run.mk scripts/bundle_run.sh src/bundle_run/sections.ld $(BUNDLE_NEEDS)
-	@mkdir -p $(@D)/$*
+	@mkdir -p $(@D)
 	$(call say,link $@)
-	$(Q)CC='$(BUNDLE_CC_$*)' sh scripts/bundle_run.sh $@ $(@D)/$* \
+	$(Q)CC='$(BUNDLE_CC_$*)' sh scripts/bundle_run.sh $@ \
 		'$(BUNDLE_RUN_CFLAGS) $(BRANCHES_$*)' '$(BUNDLE_RUN_EXPORTS)' '$(BUNDLE_RUN_SRC)'
 $(call obj,src/bundle/run_objects.c): $(BUNDLE_RUNS) $(BUNDLE_NEEDS)
 $(call obj,src/bundle/run_objects.c): INCLUDES += $(BUNDLE_ARCHS:%=-DATTUNE_RUN_%) \

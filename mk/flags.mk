@@ -48,6 +48,10 @@ BASE_CFLAGS = -std=gnu11 $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -pt
 	$(HARDENED) -Iinclude $(CFLAGS) $(NO_LTO) $(SANITIZE) $(if $(JIT_ASAN),-DATTUNE_JIT_ASAN)
 CORE_LIBS = -pthread -ldl -lm
 SHARED = -shared $(if $(SANITIZE),,-Wl,-z,defs -Wl,--gc-sections)
+# Recipes write to a name of their own, so that of two makes in one folder none sees half a product of the other.
+NEW = $@.$$$$
+INTO = -o $(NEW) && mv $(NEW) $@
+IF_CHANGED = if cmp -s $(NEW) $@; then rm $(NEW); else mv $(NEW) $@; fi
 LINK = $(CC) $(CFLAGS) $(SANITIZE) $(HARDENED_LINK) $(LDFLAGS) -Wl,--as-needed
 
 version_of = $(if $(shell command -v $(firstword $(1))),$(shell $(1) -dumpmachine) $(shell $(1) -dumpversion),none)
@@ -57,5 +61,4 @@ COMPILER = $(eval COMPILER := $(call version_of,$(CC)))$(COMPILER)
 FLAGS = SANITIZE VM_UNWATCHED TEST_CFLAGS GENERATOR_LIBS COMPILER BUNDLE_COMPILERS INSTALLED
 $(call flags,$(FLAGS)): $(BUILD)/gen/flags/%: FORCE
 	@mkdir -p $(@D)
-	@echo '$($*)' > $@.tmp
-	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
+	@echo '$($*)' > $(NEW) && $(IF_CHANGED)

@@ -70,8 +70,7 @@ $(BUILD)/obj/%.o: %.c $(call flags,COMPILER) $(if $(SANITIZE),$(call flags,SANIT
 $(GENERATOR_ID): FORCE
 	@mkdir -p $(@D)
 	@LLVM_CONFIG='$(LLVM_CONFIG)' LLVM_VERSION='$(LLVM_VERSION)' JIT_ASAN='$(JIT_ASAN)' LLVM_LINK='$(LLVM_LINK)' \
-		sh scripts/generator_id.sh > $@.tmp
-	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
+		sh scripts/generator_id.sh > $(NEW) && $(IF_CHANGED)
 
 # What the compiler wrote of each object's headers.
 -include $(shell find $(BUILD)/obj $(BUILD)/installed/obj -name '*.d' 2>/dev/null)

@@ -1,17 +1,15 @@
 # Products: the library, the code generator, tier 0, adapters and commands.
 
-archive = @rm -f $@; ar rcs $@ $^
+archive = @rm -f $(NEW) && ar rcs $(NEW) $^ && mv $(NEW) $@
 
 # For those who link statically: one object, in which only attune.h is global, so that no other name can clash with
 # theirs.
 OBJCOPY ?= $(shell $(CC) -print-prog-name=objcopy)
 define link_archive
 $(call say,link $@)
-@rm -f $@
-@mkdir -p $(@D)/archive
-$(Q)$(CC) -nostdlib -r $(filter %.o,$^) -o $(@D)/archive/attune.o
-$(Q)$(OBJCOPY) --localize-hidden $(@D)/archive/attune.o
-@ar rcs $@ $(@D)/archive/attune.o
+$(Q)mkdir -p $(NEW) && $(CC) -nostdlib -r $(filter %.o,$^) -o $(NEW)/attune.o && \
+	$(OBJCOPY) --localize-hidden $(NEW)/attune.o && ar rcs $(NEW)/whole.a $(NEW)/attune.o && \
+	mv $(NEW)/whole.a $@ && rm -r $(NEW)
 endef
 $(BUILD)/libattune.a: $(call obj,$(LIB_SRC))
 	$(link_archive)
@@ -28,7 +26,7 @@ $(call say,link $@)
 @mkdir -p $(@D)
 $(Q)$(LINK) $(SHARED) $(LIBRARY_NOTES_$(ARCH)) $(WITHOUT_START_FILES) -z nodelete -Wl,-soname,libattune.so.0 \
 	-Wl,-Bsymbolic -Wl,--version-script=src/api/exports.map $(filter-out $(call obj,$(DSO_SRC)),$(filter %.o,$^)) \
-	$(1) $(CORE_LIBS) -o $@
+	$(1) $(CORE_LIBS) $(INTO)
 endef
 $(BUILD)/libattune.so.0: $(call obj,$(LIB_SRC) $(DSO_SRC)) src/api/exports.map
 	$(call link_library)
@@ -41,7 +39,7 @@ $(BUILD)/libattune-codegen.so: $(call obj,$(CODEGEN_SRC) $(CORE_SRC) $(PLUGIN_ON
 		$(call flags,GENERATOR_LIBS)
 	$(call say,link $@)
 	$(Q)$(LINK) $(SHARED) -Wl,-Bsymbolic -Wl,--version-script=src/codegen/exports.map $(filter %.o,$^) \
-		$(GENERATOR_LIBS) $(CORE_LIBS) -o $@
+		$(GENERATOR_LIBS) $(CORE_LIBS) $(INTO)
 
 # Tier 0: kernels of the usual sizes, compiled ahead of time by what was just built. The library loads the file where it
 # finds it, and works without. TIER0_ATTUNE: a command of the same sources that runs here, if the new one does not.
@@ -92,12 +90,12 @@ $(call adapters_in,$(BUILD)/wheel): $(call obj,src/wheel/old_glibc.c) $(BUILD)/w
 	$(call say,link $@)
 	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
 		-Wl,--version-script=$(filter %/exports.map,$^) $(filter %.o %.a,$^) $(OLD_GLIBC_LINK) \
-		-L$(BUILD)/wheel -l:libattune.so.0 $(CORE_LIBS) -o $@
+		-L$(BUILD)/wheel -l:libattune.so.0 $(CORE_LIBS) $(INTO)
 
 # A small program, which loads the plug-in.
 define link_worker
 $(call say,link $@)
-$(Q)$(LINK) $^ $(CORE_LIBS) -o $@
+$(Q)$(LINK) $^ $(CORE_LIBS) $(INTO)
 endef
 $(BUILD)/attune-codegen-worker: $(call obj,$(WORKER_SRC)) $(BUILD)/libattune-internal.a
 	$(link_worker)
@@ -105,7 +103,7 @@ $(BUILD)/attune-codegen-worker: $(call obj,$(WORKER_SRC)) $(BUILD)/libattune-int
 # A program of its own: what it fetches is the network's.
 $(BUILD)/attune-fetch: $(call obj,tools/fetch/fetch.c)
 	$(call say,link $@)
-	$(Q)$(LINK) $^ $(shell pkg-config --libs libcurl) -o $@
+	$(Q)$(LINK) $^ $(shell pkg-config --libs libcurl) $(INTO)
 
 COMMA := ,
 
@@ -117,7 +115,7 @@ COMMA := ,
 define link_adapter
 $(call say,link $@)
 $(Q)$(LINK) $(SHARED) -z nodelete $(if $(1),-Wl$(COMMA)-rpath$(COMMA)'$(1)') -Wl,-Bsymbolic \
-	-Wl,--version-script=$(filter %/exports.map,$^) $(filter %.o %.a,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
+	-Wl,--version-script=$(filter %/exports.map,$^) $(filter %.o %.a,$^) -L$(BUILD) -lattune $(CORE_LIBS) $(INTO)
 endef
 $(call adapters_in,$(BUILD)): $(BUILD)/libattune.so
 	$(call link_adapter,$$ORIGIN)
@@ -135,7 +133,7 @@ $(call built_adapter,libggml-attune.so) $(BUILD)/installed/libggml-attune.so: \
 define link_command
 $(call say,link $@)
 $(Q)$(LINK) $(if $(1),-Wl$(COMMA)-rpath$(COMMA)'$(1)') $(filter %.o %.a,$^) -L$(BUILD) -lattune -ljansson \
-	$(CORE_LIBS) -o $@
+	$(CORE_LIBS) $(INTO)
 endef
 $(BUILD)/attune: $(call obj,$(TOOL_SRC) $(BOTH_SRC)) $(BUILD)/libattune-reference.a $(BUILD)/libattune.so
 	$(call link_command,$$ORIGIN)
@@ -150,4 +148,5 @@ $(BUILD)/examples/engine: $(call obj,$(ENGINE_SRC))
 $(BUILD)/examples/minilm $(BUILD)/examples/engine: $(BUILD)/libattune-tool.a $(BUILD)/libattune.so
 	@mkdir -p $(@D)
 	$(call say,link $@)
-	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) $(filter %.a,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) $(filter %.a,$^) -L$(BUILD) -lattune -ljansson \
+		$(CORE_LIBS) $(INTO)

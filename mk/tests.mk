@@ -82,7 +82,7 @@ $(TESTS): $(BUILD)/tests/%: $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(if $(filter $(WITH_LLVM),$*),$(LINK_TO_LLVM),$(LINK)) $(TEST_LDFLAGS) $(TEST_LINK) \
-		$(if $(filter $(WITH_LLVM),$*),$(LLVM_LIBS)) -lcmocka $($*_LDFLAGS) -o $@
+		$(if $(filter $(WITH_LLVM),$*),$(LLVM_LIBS)) -lcmocka $($*_LDFLAGS) $(INTO)
 
 # Where they find the code generator: in attune/ beside them, as an installed library does.
 $(TESTS): | $(BUILD)/tests/attune
@@ -94,7 +94,7 @@ FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,link $@)
-	$(Q)$(LINK) -fsanitize=fuzzer $(TEST_LINK) -o $@
+	$(Q)$(LINK) -fsanitize=fuzzer $(TEST_LINK) $(INTO)
 $(BUILD)/fuzz/fuzz_ggml: $(call obj,$(addprefix adapters/ggml/,attend.c call.c mask.c node.c pages.c rows.c))
 
 .SECONDARY: $(call obj,$(TEST_SRC) $(FUZZ_SRC))
@@ -105,7 +105,7 @@ $(call obj,tests/golden/golden_ir.c): INCLUDES = $(TEST_INCLUDES)
 $(BUILD)/golden_ir: $(call obj,tests/golden/golden_ir.c)
 $(BUILD)/golden_ir: $(addprefix $(BUILD)/libattune,-support.a -lab.a -tool.a -reference.a -internal.a)
 	$(call say,link $@)
-	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson -o $@
+	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson $(INTO)
 
 # ---- The digest of integer problems (docs/numerics.md, "The same bits on every instruction set") ----
 
@@ -113,7 +113,7 @@ $(call obj,tests/golden/integer_digest.c): INCLUDES = $(TEST_INCLUDES)
 $(BUILD)/integer_digest: $(call obj,tests/golden/integer_digest.c)
 $(BUILD)/integer_digest: $(addprefix $(BUILD)/libattune,-support.a -lab.a -tool.a -reference.a -internal.a)
 	$(call say,link $@)
-	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson -o $@
+	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson $(INTO)
 
 # BUILD_ONLY=yes: with sanitizers as well, and for fuzzers.
 test: ## build and run all tests; TESTS_ONLY="test_a test_b.sh" picks some, BUILD_ONLY=yes runs none

@@ -5,8 +5,7 @@
 set -eu
 output=$1 targets=$2 operators=$3 dots=${4-}
 here=$(dirname "$0")
-work=$output.tmp
-rm -rf "$work"
+work=$output.$$
 mkdir -p "$work"
 trap 'rm -rf "$work"' EXIT
 
@@ -15,4 +14,5 @@ sh "$here/tier0_bundle.sh" "$work/attune_tier0_operators.a" attune_tier0_operato
 [ -z "$dots" ] || sh "$here/tier0_bundle.sh" "$work/attune_tier0_dots.a" attune_tier0_dots "$dots" bf16
 # Without debug information there is nothing to strip but the names of kernels, which profilers show.
 $LINK -Wl,-soname,libattune-tier0.so -Wl,--version-script="$here/../src/engine/tier0.map" -Wl,--build-id=none \
-	-Wl,-z,separate-code -Wl,--whole-archive "$work"/*.a -Wl,--no-whole-archive -o "$output"
+	-Wl,-z,separate-code -Wl,--whole-archive "$work"/*.a -Wl,--no-whole-archive -o "$work/library"
+mv "$work/library" "$output"

@@ -3,7 +3,7 @@
 # OUTPUT, as the bundle NAME_bundle. $ATTUNE compiles.
 set -eu
 here=$(dirname "$0")
-list=$1.txt
+list=$1.$$
 trap 'rm -f "$list"' EXIT
 sh "$here/tier0_kernels.sh" ${4-} > "$list"
 # Nothing of this machine may count: no cache, no results of tuning.

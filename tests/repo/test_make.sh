@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What make does where tools come later: nothing empty stays behind, and what a missing tool left out is made once it is
-# there.
+# there. Two makes in one folder see whole products of each other.
 set -u
 [ -z "${SANITIZE:-}" ] || { echo "1..0"; exit 77; } # the rules are the same
 cd "$(dirname "$0")/../.." || exit 1
@@ -39,4 +39,12 @@ else
         skip "$name" "there is no cross compiler for AArch64"
     done
 fi
+
+# plan ARGUMENT…: the commands that make would run, each in a line.
+plan() { build -nB V=1 "$@" | sed -e :a -e '/\\$/{N;s/\\\n//;ba' -e '}'; }
+# `attune bundle` itself writes whole files.
+plan all tests lab $work/libattune.a $work/golden_ir $work/bench/{latency,linear,survey} >"$work/plan" 2>"$work/stderr"
+written() { grep -v ' bundle -o ' "$work/plan" | grep -oE -- " (-o|rcs) $work/[^ ]+"; }
+holds "products are linked and archived" test "$(written | wc -l)" -gt 300
+holds "objects apart, each under a name of its own" test -z "$(written | grep -vE '(/obj/.*\.o|\$\$|\$\$/.*)$')"
 echo "1..$number"
