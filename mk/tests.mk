@@ -3,9 +3,9 @@
 .PHONY: tests test-tools test
 # By their names alone: a program's source lies in any room of tests/.
 TESTS = $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(TEST_SRC)))
-# What `make test` builds: with TESTS_ONLY the programs that it names, and for scripts all that those may run.
+# With TESTS_ONLY the programs that it names, and for scripts all that those may run.
 TESTS_WANTED = $(if $(TESTS_ONLY),$(addprefix $(BUILD)/tests/,$(filter-out %.sh,$(TESTS_ONLY))) \
-	$(if $(filter $(if $(SANITIZE),test_bench%,%.sh),$(TESTS_ONLY)),test-tools),tests)
+	$(if $(filter $(if $(SANITIZE),test_bench%,%.sh),$(TESTS_ONLY)),test-tools),$(TESTS) tier0 test-tools)
 # Besides, all products that scripts may run; programs need the library and what they name. Under a sanitizer no script
 # needs adapters, and few need tier 0, which takes long to compile there.
 WITH_TIER0 = test_adapter_ggml_alone test_attention_info test_cache_cli.sh test_levels test_plan_deadline \
@@ -14,7 +14,7 @@ SOME_PRODUCTS = lib codegen $(if $(filter %.sh test_vectors,$(TESTS_ONLY)),tool 
 	$(if $(filter $(WITH_TIER0),$(TESTS_ONLY)),tier0)
 TEST_PRODUCTS = $(if $(TESTS_ONLY),$(if $(SANITIZE),$(SOME_PRODUCTS),$(if $(filter %.sh test_vectors,$(TESTS_ONLY)),\
 	all,$(SOME_PRODUCTS))),all)
-tests: $(TESTS) codegen tier0 test-tools ## build the test programs
+tests: $(TESTS_WANTED) codegen ## build the test programs, with TESTS_ONLY some
 test-tools: $(BUILD)/integer_digest
 test-tools: $(addprefix $(BUILD)/bench/,attune_driver ranking latency survey cost_sample cost_fit)
 test-tools: $(if $(SANITIZE),,$(BUILD)/wheel/libattune.so.0)
@@ -119,7 +119,7 @@ $(BUILD)/integer_digest: $(addprefix $(BUILD)/libattune,-support.a -lab.a -tool.
 test: ## build and run all tests; TESTS_ONLY="test_a test_b.sh" picks some, BUILD_ONLY=yes runs none
 	@$(MAKE) --no-print-directory deps
 	@[ -n '$(SANITIZE)$(filter-out test_aarch64.sh,$(TESTS_ONLY))' ] || DEPS='$(DEPS)' bash scripts/deps.sh aarch64 || true
-	@$(MAKE) --no-print-directory $(TEST_PRODUCTS) $(TESTS_WANTED)
+	@$(MAKE) --no-print-directory $(TEST_PRODUCTS) tests
 	@[ -n '$(BUILD_ONLY)' ] || \
 		BUILD='$(BUILD)' LLVM_CONFIG="$(LLVM_CONFIG)" SANITIZE="$(SANITIZE)" CC="$(CC)" CFLAGS="$(CFLAGS)" \
 		bash tests/run.sh $(TESTS_ONLY)

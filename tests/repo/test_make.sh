@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What make does where tools come later: nothing empty stays behind, and what a missing tool left out is made once it is
-# there. Two makes in one folder see whole products of each other.
+# there. That two makes in one folder see whole products of each other, and what TESTS_ONLY builds.
 set -u
 [ -z "${SANITIZE:-}" ] || { echo "1..0"; exit 77; } # the rules are the same
 cd "$(dirname "$0")/../.." || exit 1
@@ -17,7 +17,7 @@ holds() {
 }
 object=$work/obj/src/bundle/run_objects.o
 # A make of its own, with its own jobs.
-build() { env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory DEPS=no BUILD="$work" "$@"; }
+build() { env -u MAKEFLAGS -u MAKELEVEL -u TESTS_ONLY make --no-print-directory DEPS=no BUILD="$work" "$@"; }
 names() { LC_ALL=C readelf -sW "$object" | awk -v name="at_run_$1" '$8 == name || $8 == name "_end" { print $2 }'; }
 is_empty() { [ "$(names "$1" | sort -u | wc -l)" -eq 1 ]; }
 
@@ -47,4 +47,9 @@ plan all tests lab $work/libattune.a $work/golden_ir $work/bench/{latency,linear
 written() { grep -v ' bundle -o ' "$work/plan" | grep -oE -- " (-o|rcs) $work/[^ ]+"; }
 holds "products are linked and archived" test "$(written | wc -l)" -gt 300
 holds "objects apart, each under a name of its own" test -z "$(written | grep -vE '(/obj/.*\.o|\$\$|\$\$/.*)$')"
+
+tests_of() { plan tests "$@" | grep -oE -- "-o $work/tests/test_[a-z0-9_]+" | sed 's|.*/||' | sort | tr '\n' ' '; }
+holds "make tests builds the tests that are named" test "$(tests_of TESTS_ONLY="test_npy test_cli.sh test_json")" = \
+    "test_json test_npy "
+holds "and otherwise all" test "$(tests_of | wc -w)" -gt 100
 echo "1..$number"
