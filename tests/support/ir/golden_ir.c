@@ -16,7 +16,8 @@ static const struct {
                {"avx2", false},       {"x86-64", false}, {"aarch64", false}};
 enum { TARGETS = sizeof targets / sizeof *targets };
 
-/* With the schedule that attune chooses. New ones come last: each is known by its place. */
+/* With the schedule that attune chooses. Each is known by its number, so new ones come last in `later`, whose numbers
+ * follow those of the drawn cases. */
 static const char *const usual[] = {
     "num_heads=12,seq_q=128,head_dim=64",
     "num_heads=12,seq_q=512,head_dim=64,lse=1",
@@ -76,7 +77,13 @@ static const char *const usual[] = {
     "embed_dim=512,num_heads=8,seq_q=64,seq_kv=dynamic,seq_new=64,dtype=bf16,is_causal=1,kv_lens=1,page_size=16",
     "embed_dim=1024,num_heads=16,seq_q=512,dtype=bf16,reproducible=1",
 };
-enum { USUAL = sizeof usual / sizeof *usual, RANDOM = 334, CASES = USUAL + RANDOM }; /* of each target */
+static const char *const later[] = {
+    "num_heads=32,num_kv_heads=8,seq_q=4,seq_kv=4096,head_dim=128,kv_ids=query,num_ids=512,kv_id_lens=1",
+    "num_heads=128,num_kv_heads=1,seq_q=1,seq_kv=dynamic,head_dim=576,head_dim_v=512,v_in_k=1,dtype=bf16,kv_ids=query,"
+    "num_ids=2048,kv_id_lens=1,kv_lens=1,page_size=64",
+};
+enum { USUAL = sizeof usual / sizeof *usual, RANDOM = 334, LATER = sizeof later / sizeof *later };
+enum { CASES = USUAL + RANDOM + LATER }; /* of each target */
 
 /* ---- Contexts ---- */
 
@@ -152,11 +159,12 @@ static bool draw_problem(const char *name, bool has_pairs, attune_problem *p) {
 /* The streams are apart, so that a change of how schedules are drawn leaves the problems as they are. */
 static bool draw_case(check_machine *machine, size_t number, const char *name, check_case *c) {
     const size_t own = number % CASES;
+    const char *const text = own < USUAL ? usual[own] : own >= USUAL + RANDOM ? later[own - USUAL - RANDOM] : NULL;
     *c = (check_case){.isa = (uint32_t)(number / CASES), .threads = 1, .schedule = {0}};
-    if (own < USUAL) {
-        if (!problem_from_text(usual[own], &c->problem)) return false;
+    if (text) {
+        if (!problem_from_text(text, &c->problem)) return false;
         if (check_take_schedule(machine->contexts[c->isa][0], c, NULL)) return true;
-        tool_library_error(usual[own]);
+        tool_library_error(text);
         return false;
     }
     tool_random random = stream(name, "schedule");
