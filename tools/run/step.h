@@ -100,6 +100,11 @@ struct step_call {
 /* A size by its name, of the description or of the step; NULL: there is none. */
 int64_t *step_size(step_call *c, const char *name);
 int64_t step_size_of(const step_call *c, const char *name);
+
+/* Sets a size that is not known, and those of a block table for seq_kv keys. page 0: there is no table. */
+void step_set_default(step_call *c, const char *name, int64_t value);
+void step_size_pages(step_call *c, int64_t page);
+
 const npy_array *step_file(const step_call *c, const char *name); /* the input's file; NULL: there is none */
 
 /* Reads text, --sizes and files, and settles all sizes. */

@@ -17,12 +17,12 @@ static const char *const follow[] = {"row_blocks", "key_blocks", NULL};
 
 static bool derive(step_call *c) {
     const int64_t block = desc_of(c)->block_size;
-    int64_t *const batch = step_size(c, "batch"), *const queries = step_size(c, "seq_q"),
-                   *const keys = step_size(c, "seq_kv");
-    if (*batch < 0) *batch = 1;
-    if (*keys < 0) *keys = *queries;
-    if (*queries >= 0) *step_size(c, "row_blocks") = (*queries + block - 1) / block;
-    if (*keys >= 0) *step_size(c, "key_blocks") = (*keys + block - 1) / block;
+    const int64_t queries = step_size_of(c, "seq_q");
+    step_set_default(c, "batch", 1);
+    step_set_default(c, "seq_kv", queries);
+    const int64_t keys = step_size_of(c, "seq_kv");
+    if (queries >= 0) *step_size(c, "row_blocks") = (queries + block - 1) / block;
+    if (keys >= 0) *step_size(c, "key_blocks") = (keys + block - 1) / block;
     return true;
 }
 

@@ -39,13 +39,10 @@ static bool take_files(step_call *c) {
 
 static bool derive(step_call *c) {
     const int64_t page = desc_of(c)->page_size;
-    int64_t *const batch = step_size(c, "batch"), *const keys = step_size(c, "seq_kv");
-    int64_t *const columns = step_size(c, "max_pages"), *const pages = step_size(c, "num_pages");
-    if (*batch < 0) *batch = 1;
-    if (*keys < 0) *keys = page && *columns >= 0 ? *columns * page : step_size_of(c, "seq_q");
-    if (!page || *keys < 0) return true;
-    if (*columns < 0) *columns = (*keys + page - 1) / page;
-    if (*pages < 0) *pages = *batch * *columns;
+    step_set_default(c, "batch", 1);
+    if (page) step_set_default(c, "seq_kv", step_size_of(c, "max_pages") * page);
+    step_set_default(c, "seq_kv", step_size_of(c, "seq_q"));
+    step_size_pages(c, page);
     return true;
 }
 

@@ -40,11 +40,6 @@ static const char *const sizes[] = {"batch",     "seq",       "seq_kv",        "
                                     "max_pages", "num_pages", "num_positions", NULL};
 static const char *const follow[] = {"rope_half", "q_rows", "width", "kv_b_rows", "o_columns", NULL};
 
-static void set_default(step_call *c, const char *name, int64_t value) {
-    int64_t *const size = step_size(c, name);
-    if (*size < 0) *size = value;
-}
-
 static bool derive(step_call *c) {
     const attune_mla_desc *const d = desc_of(c);
     const int64_t page = d->page_size;
@@ -53,14 +48,13 @@ static bool derive(step_call *c) {
     *step_size(c, "width") = d->kv_lora_rank + d->qk_rope_head_dim;
     *step_size(c, "kv_b_rows") = d->num_heads * (d->qk_nope_head_dim + d->v_head_dim);
     *step_size(c, "o_columns") = d->num_heads * d->v_head_dim;
-    set_default(c, "batch", 1);
-    set_default(c, "seq_kv", !page ? step_size_of(c, "cache_rows") : step_size_of(c, "max_pages") * page);
-    set_default(c, "seq_kv", step_size_of(c, "seq"));
+    step_set_default(c, "batch", 1);
+    step_set_default(c, "seq_kv", !page ? step_size_of(c, "cache_rows") : step_size_of(c, "max_pages") * page);
+    step_set_default(c, "seq_kv", step_size_of(c, "seq"));
     const int64_t keys = step_size_of(c, "seq_kv");
-    if (!page) set_default(c, "cache_rows", keys);
-    if (page && keys >= 0) set_default(c, "max_pages", (keys + page - 1) / page);
-    if (page && keys >= 0) set_default(c, "num_pages", step_size_of(c, "batch") * step_size_of(c, "max_pages"));
-    set_default(c, "num_positions", keys);
+    if (!page) step_set_default(c, "cache_rows", keys);
+    step_size_pages(c, page);
+    step_set_default(c, "num_positions", keys);
     if (!d->has_ids) return true;
     tool_error("attune run has no lists of keys for op=mla: leave out has_ids");
     return false;

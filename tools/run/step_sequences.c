@@ -44,9 +44,8 @@ static bool check_states(const step_call *c) {
 }
 
 bool step_derive_sequences(step_call *c) {
-    int64_t *const batch = step_size(c, "batch"), *const states = step_size(c, "num_states");
-    if (*batch < 0) *batch = 1;
-    if (*states < 0) *states = *batch;
+    step_set_default(c, "batch", 1);
+    step_set_default(c, "num_states", step_size_of(c, "batch"));
     return check_tokens(c) && check_states(c) && check_starts(c);
 }
 

@@ -36,6 +36,18 @@ int64_t *step_size(step_call *c, const char *name) {
 
 int64_t step_size_of(const step_call *c, const char *name) { return *step_size((step_call *)(uintptr_t)c, name); }
 
+void step_set_default(step_call *c, const char *name, int64_t value) {
+    int64_t *const size = step_size(c, name);
+    if (*size < 0) *size = value;
+}
+
+void step_size_pages(step_call *c, int64_t page) {
+    const int64_t keys = step_size_of(c, "seq_kv");
+    if (!page || keys < 0) return;
+    step_set_default(c, "max_pages", (keys + page - 1) / page);
+    step_set_default(c, "num_pages", step_size_of(c, "batch") * step_size_of(c, "max_pages"));
+}
+
 static bool follows(const step_call *c, const char *name) {
     for (int i = 0; i < count_of(c->of->follow); i++)
         if (!strcmp(c->of->follow[i], name)) return true;
