@@ -47,7 +47,7 @@ static const char *level_of(const attune_event *event) {
     switch (event->kind) {
     case ATTUNE_EVENT_BUNDLE_HIT: return "bundle";
     case ATTUNE_EVENT_DISK_HIT:
-        if (strstr(event->message, "is used, as there is none")) return "other class";
+        if (strstr(event->message, "is used, because there is none")) return "other class";
         return !*event->message ? "cache" : strstr(event->message, "base") ? "base" : "pack";
     case ATTUNE_EVENT_TIER0_HIT: return "tier 0";
     case ATTUNE_EVENT_COMPILE_BEGIN: return "compiler";
