@@ -76,16 +76,16 @@ static void note(void *to, attune_log_level level, const char *message) {
 
 /* One without caches, whose warnings go to `warning`, if that is not NULL. It waits 5 s for a silent worker, not 30. */
 static attune_context *context_by(attune_compile_mode mode, char *warning) {
-    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context_options wish = ATTUNE_CONTEXT_OPTIONS_INIT;
     attune_context *context = NULL;
-    options.cache_dir = options.cache_base = options.cache_pack = options.record = "";
-    options.compile_mode = mode;
-    options.compile_timeout_ms = 5000;
-    options.strict = -1;
-    options.max_workers = 1;
-    options.log = warning ? note : NULL;
-    options.log_user = warning;
-    if (attune_context_create(&options, &context)) tool_library_error(NULL);
+    wish.cache_dir = wish.cache_base = wish.cache_pack = wish.record = "";
+    wish.compile_mode = mode;
+    wish.compile_timeout_ms = 5000;
+    wish.strict = -1;
+    wish.max_workers = 1;
+    wish.log = warning ? note : NULL;
+    wish.log_user = warning;
+    if (attune_context_create(&wish, &context)) tool_library_error(NULL);
     return context;
 }
 
