@@ -8,7 +8,7 @@ queries. The logarithms of their sums join the two.
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy
 import torch
@@ -18,6 +18,7 @@ import attune
 LEAST_KEYS = 256  # of a prefix
 LEAST_SAVED = 100_000  # keys that one pass would read again, often from a CPU's cache: for fewer, two gain too little
 MOST_QUERIES = 4  # of a step, for each request that shares: with prompts, joining all rows takes more than is saved
+MANY_LEVELS = 32  # those behind are compared by NumPy
 
 
 class Shared(NamedTuple):
@@ -67,34 +68,58 @@ def _lists(starts: numpy.ndarray, lens: numpy.ndarray, table: numpy.ndarray) -> 
 @functools.lru_cache(maxsize=8)  # steps that decode have the links of the step before
 def _runs(links: Tuple[int, ...]) -> Tuple[numpy.ndarray, numpy.ndarray]:
     """Runs of neighbours, neighbour i + 1 of which has links[i] blocks of neighbour i: where they begin, and the blocks
-    that all of a run share. No other runs save reading more blocks.
-
-    A run ends at the first or the last of equal links: between these, what one run loses the next one gains."""
-    changes = numpy.flatnonzero(numpy.diff(links))
-    bounds = numpy.unique(numpy.concatenate([[0], changes + 1, changes + 2, [len(links) + 1]])).tolist()
-    most, begin = [0], [0]  # blocks saved before each bound, by a last run from bound begin on
-    highest = max(links)
-    for end in range(1, len(bounds)):
-        best, best_at, least = -1, 0, highest  # least: link of a run from bound `at` on
-        for at in range(end - 1, -1, -1):
-            first, last = bounds[at], bounds[at + 1] - 1
-            if at + 1 < end:
-                least = min(least, links[last])
-                if most[at + 1] + (bounds[end] - bounds[at + 1]) * least <= best:
-                    break  # a run that begins before saves no more than this
-            if last > first:
-                least = min(least, links[first])
-            saved = most[at] + (bounds[end] - 1 - first) * least
-            if saved > best:
-                best, best_at = saved, at
-        most.append(best)
-        begin.append(best_at)
-    ends = [len(bounds) - 1]
+    that all of a run share. No other runs save reading more blocks."""
+    if (len(links) - 1) * (max(links) - min(links)) <= min(links):  # each cut loses as much as all that it can gain
+        return numpy.array([0]), numpy.array([min(links)])
+    most, begin = _last_runs(links)
+    ends = [len(links) + 1]
     while begin[ends[-1]]:
         ends.append(begin[ends[-1]])
-    runs = [(bounds[begin[end]], bounds[end], most[end] - most[begin[end]]) for end in reversed(ends)]
+    runs = [(begin[end], end, most[end] - most[begin[end]]) for end in reversed(ends)]
     begins, stops, saves = numpy.array(runs).T
     return begins, saves // numpy.maximum(stops - begins - 1, 1)
+
+
+def _last_runs(links: Tuple[int, ...]) -> Tuple[List[int], List[int]]:
+    """Blocks saved before each neighbour, and where the last run before it begins.
+
+    Beginnings from which the smallest link up to here is the same lie together. With h blocks saved for each neighbour,
+    a run that ends before `end` and begins at b saves most[b] - (b + 1) * h + end * h, so the best b of those together
+    is the same for all ends. When h falls, a later one can be the best: those that may be are the upper hull of
+    (b, most[b])."""
+    most, begin = [0, 0], [0, 0]
+    levels: List[Tuple[int, int, int, List[int]]] = []  # with rising h: h, what does not depend on `end`, best b, hull
+    lines = numpy.empty((len(links), 2), numpy.int64)  # the first two of levels behind MANY_LEVELS
+    for end, link in enumerate(links, 2):
+        hull = [end - 2]
+        while levels and levels[-1][0] >= link:
+            later, hull = hull, levels.pop()[3]
+            for at in later:
+                while len(hull) > 1:
+                    before, last = hull[-2], hull[-1]
+                    if (most[last] - most[before]) * (at - last) > (most[at] - most[last]) * (last - before):
+                        break
+                    del hull[-1]
+                hull.append(at)
+        while len(hull) > 1 and most[hull[1]] - most[hull[0]] > (hull[1] - hull[0]) * link:
+            del hull[0]
+        at = hull[0]
+        levels.append((link, most[at] - (at + 1) * link, at, hull))
+        best, best_at = -1, 0
+        for height, rest, at, _ in levels if len(levels) <= MANY_LEVELS else levels[:MANY_LEVELS]:
+            saved = end * height + rest
+            if saved > best:
+                best, best_at = saved, at
+        if len(levels) > MANY_LEVELS:
+            lines[len(levels) - 1] = levels[-1][:2]
+            values = lines[MANY_LEVELS : len(levels)] @ (end, 1)
+            if values.max() > best:
+                best, best_at = int(values.max()), levels[MANY_LEVELS + values.argmax()][2]
+        if most[-1] > best:
+            best, best_at = most[-1], end - 1
+        most.append(best)
+        begin.append(best_at)
+    return most, begin
 
 
 @functools.lru_cache(maxsize=None)

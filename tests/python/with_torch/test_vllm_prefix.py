@@ -237,6 +237,58 @@ def test_runs_that_save_most():
         assert saved(parts) == max(saved(cut_at(links, cut)) for cut in cuts)
 
 
+def rows_of(kind, count, draw):
+    """Links in the patterns of samples of one prompt, and of any requests."""
+    base = draw.choice([0, 1, 50, 900])
+    if kind == "rising":
+        return sorted(draw.randrange(base + 1000) for _ in range(count))
+    if kind == "waves":
+        return [base + draw.randrange(1, 9) * (at % 37) for at in range(count)]
+    if kind == "groups":
+        size, high = draw.randrange(2, 6), draw.randrange(1, 300)
+        return [base + high if at % size else base + 1 for at in range(1, count + 1)]
+    return [base + draw.randrange(draw.choice([2, 10, 1000])) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["groups", "random", "rising", "waves"])
+def test_runs_of_many_requests(kind):
+    """The same as by trying all last runs of each end."""
+    draw = random.Random(4)
+    for _ in range(40):
+        links = rows_of(kind, draw.randrange(1, 90), draw)
+        if not any(links):
+            continue
+        most, begin = [0], [0]
+        for end in range(1, len(links) + 2):
+            tried = [most[at] + (end - 1 - at) * min(links[at : end - 1], default=0) for at in range(end)]
+            most.append(max(tried)), begin.append(tried.index(max(tried)))
+        begins = [begin[-1]]
+        while begins[0]:
+            begins.insert(0, begin[begins[0]])
+        assert _prefix._runs(tuple(links))[0].tolist() == begins
+
+
+@pytest.mark.parametrize("links", [
+    [104, 100] * 512, [104, 104, 104, 100] * 256, [300, 100] * 512, [100] * 1024, list(range(1, 1024)),
+], ids=["pairs", "fours", "long pairs", "one prefix", "rising"])  # fmt: skip
+def test_few_operations_find_runs(links):
+    """Lines of Python that 1024 requests take, which the machine's load does not decide."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        _prefix._runs.__wrapped__(tuple(links[:1023]))
+    finally:
+        sys.settrace(before)
+    assert count < 200 * len(links)
+
+
 def cut_at(links, cut):
     parts = [[]]
     for link, is_cut in zip(links, cut):
