@@ -187,13 +187,22 @@ class Step:
             return attention_of(layer).plan(cu_seqlens_q=lists["cu_seqlens_q"])
         shared = self._shared if layer.sees_whole_prefix else None
         if shared:
-            prefix = layer._replace(is_causal=False, appends=False, has_sinks=False, has_lse=True)
-            parts = (prefix, shared.prefix), (layer._replace(has_lse=True), shared.own)
-            if not any(isinstance(plan, _prefix.Plan) for plan in self._plans.values()):
-                count("steps.shared")
-            first, second = [attention_of(one).plan(num_pages=num_blocks, **own) for one, own in parts]
-            return _prefix.Plan(first, second, layer.dtype)
+            try:
+                plan = _shared_plan(layer, num_blocks, shared)
+            except attune.Error:  # a kernel of the two passes could not be compiled, for want of memory or files
+                pass
+            else:
+                if not any(isinstance(other, _prefix.Plan) for other in self._plans.values()):
+                    count("steps.shared")
+                return plan
         return attention_of(layer).plan(num_pages=num_blocks, **lists)
+
+
+def _shared_plan(layer: Layer, num_blocks: int, shared: _prefix.Shared) -> _prefix.Plan:
+    prefix = layer._replace(is_causal=False, appends=False, has_sinks=False, has_lse=True)
+    parts = (prefix, shared.prefix), (layer._replace(has_lse=True), shared.own)
+    first, second = [attention_of(one).plan(num_pages=num_blocks, **own) for one, own in parts]
+    return _prefix.Plan(first, second, _prefix.joining_of(layer.dtype, layer.num_heads, layer.head_size))
 
 
 def ragged_plan(layer: Layer, starts_q: torch.Tensor, starts_kv: torch.Tensor) -> Any:

@@ -123,7 +123,7 @@ def _last_runs(links: Tuple[int, ...]) -> Tuple[List[int], List[int]]:
 
 
 @functools.lru_cache(maxsize=None)
-def _joining(dtype: str, num_heads: int, head_size: int) -> attune.Kernel:
+def joining_of(dtype: str, num_heads: int, head_size: int) -> attune.Kernel:
     """Joins two results [num_heads, tokens, head_size] by the logarithms of their sums, into [tokens, num_heads,
     head_size]."""
     strides = 0, head_size, num_heads * head_size, 1
@@ -134,10 +134,11 @@ def _joining(dtype: str, num_heads: int, head_size: int) -> attune.Kernel:
 
 
 class Plan:
-    """Both passes of a kind of layers, which run() as a StepPlan does. prefix, own: StepPlans that give lse."""
+    """Both passes of a kind of layers, which run() as a StepPlan does. prefix, own: StepPlans that give lse. joining:
+    of joining_of(); compiled before, since a step that has appended cannot take the single pass any more."""
 
-    def __init__(self, prefix: Any, own: Any, dtype: str) -> None:
-        self._prefix, self._own, self._dtype = prefix, own, dtype
+    def __init__(self, prefix: Any, own: Any, joining: attune.Kernel) -> None:
+        self._prefix, self._own, self._joining = prefix, own, joining
         self._parts: Any = None
 
     def run(
@@ -155,5 +156,5 @@ class Plan:
         bindings = {} if sinks is None else {"sinks": sinks}
         self._own.run(q, k, v, runner=runner, **first, **cache, **bindings)
         self._prefix.run(q, runner=runner, **second, **cache)
-        _joining(self._dtype, *q.shape[1:]).run(out=out.transpose(0, 1)[None], runner=runner, **both)
+        self._joining.run(out=out.transpose(0, 1)[None], runner=runner, **both)
         return out

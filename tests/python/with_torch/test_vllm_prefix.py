@@ -11,6 +11,7 @@ import torch
 
 from vllm_requests import CASES, DTYPES, LAYER, Requests, backend, faked_classes, make, run  # noqa: F401
 
+import attune
 from attune.vllm import _attend, _prefix
 
 SHARED = {name: CASES[name] for name in ("plain", "soft_cap", "sinks")}
@@ -154,6 +155,25 @@ def test_without_a_compiler(backend, monkeypatch):
     finally:
         _attend._can_compile.cache_clear()
     assert shared_steps() == before
+
+
+def test_a_kernel_that_cannot_be_compiled(backend, monkeypatch):
+    """A step takes one pass before anything is appended; the next one that can takes two."""
+    r = in_order(Requests(4, 2, 32, torch.float32))
+    impl, builder = family(backend, r)
+    _prefix.joining_of.cache_clear()
+
+    def refuse(*arguments, **options):
+        raise attune.CodegenError("the code generator did not answer")
+
+    for is_refused in (True, False):
+        before = shared_steps()
+        with monkeypatch.context() as patch:
+            if is_refused:
+                patch.setattr(attune, "compile", refuse)
+            names, common, query, out = run(impl, builder, r, STEP if is_refused else {name: 1 for name in STEP})
+        torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2), rtol=3e-5, atol=6e-6)
+        assert shared_steps() == before + (not is_refused)
 
 
 @pytest.mark.parametrize("variables, can_compile", [
