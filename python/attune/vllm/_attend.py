@@ -57,23 +57,30 @@ def is_reproducible() -> bool:
     return is_set("ATTUNE_VLLM_REPRODUCIBLE")
 
 
-@functools.lru_cache(maxsize=None)
 def _can_compile() -> bool:
-    """Compiles a small kernel to find out: the code generator may be missing, or of another build."""
-    if os.environ.get("ATTUNE_COMPILE") == "never":
+    """Whether kernels are compiled now. A failure is not kept: it may be for want of memory or files, and pass."""
+    try:
+        _try_to_compile()
+    except attune.Error:
         return False
+    return True
+
+
+@functools.lru_cache(maxsize=None)
+def _try_to_compile() -> None:
+    """Compiles a small kernel: the code generator may be missing, or of another build."""
     problem = attune.Problem(num_heads=1, seq_q=1, seq_kv=1, head_dim=1)
     context = attune.Context(max_workers=1, cache_dir="", cache_base="", cache_pack="", record="", stderr_level="none")
-    try:
-        return bool(attune.compile(problem, context=context).info["origin"] == "compiler")
-    except attune.NotCachedError:  # ATTUNE_STRICT=1
-        return False
+    origin = attune.compile(problem, context=context).info["origin"]
+    if origin != "compiler":
+        raise attune.CodegenError(f"a kernel came from '{origin}', not from the compiler")
 
 
 def _may_share() -> bool:
     """Whether a step may take two passes: bits may depend on the batch, and kernels of their own are compiled when the
     first such step needs them. Without that slower ones would stand in."""
-    return _can_compile() and not is_reproducible() and not os.environ.get("ATTUNE_DEADLINE_US")
+    is_never = os.environ.get("ATTUNE_COMPILE") == "never"
+    return not is_never and not is_reproducible() and not os.environ.get("ATTUNE_DEADLINE_US")
 
 
 class Layer(NamedTuple):
@@ -172,7 +179,8 @@ class Step:
     @functools.cached_property
     def _shared(self) -> Optional[_prefix.Shared]:
         """The two passes of layers that may take them. Others do not look for them."""
-        return _prefix.find(self.lists, self._block_size) if self.appends and _may_share() else None
+        shared = _prefix.find(self.lists, self._block_size) if self.appends and _may_share() else None
+        return shared if shared and _can_compile() else None
 
     def plan(self, layer: Layer, num_blocks: int) -> Any:
         """This step's plan for such layers and a cache of so many blocks; made for the first of them."""

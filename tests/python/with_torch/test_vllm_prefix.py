@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -145,16 +146,16 @@ def test_one_pass_that_is_asked_for(backend, monkeypatch, variable):
 
 def test_without_a_compiler(backend, monkeypatch):
     """Two passes would run by the virtual machine."""
-    _attend._can_compile.cache_clear()
     monkeypatch.setenv("ATTUNE_COMPILE", "never")
     r = in_order(Requests(4, 2, 32, torch.float32))
     before = shared_steps()
-    try:
-        impl, builder = family(backend, r)
-        run(impl, builder, r, STEP)
-    finally:
-        _attend._can_compile.cache_clear()
+    impl, builder = family(backend, r)
+    run(impl, builder, r, STEP)
     assert shared_steps() == before
+
+
+def refuse(*arguments, **options):
+    raise attune.CodegenError("the code generator did not answer")
 
 
 def test_a_kernel_that_cannot_be_compiled(backend, monkeypatch):
@@ -162,10 +163,6 @@ def test_a_kernel_that_cannot_be_compiled(backend, monkeypatch):
     r = in_order(Requests(4, 2, 32, torch.float32))
     impl, builder = family(backend, r)
     _prefix.joining_of.cache_clear()
-
-    def refuse(*arguments, **options):
-        raise attune.CodegenError("the code generator did not answer")
-
     for is_refused in (True, False):
         before = shared_steps()
         with monkeypatch.context() as patch:
@@ -184,6 +181,19 @@ def test_code_generators(variables, can_compile):
     script = "from attune.vllm import _attend; print(_attend._can_compile())"
     done = subprocess.run([sys.executable, "-c", script], env=os.environ | variables, text=True, capture_output=True)
     assert done.stdout.strip() == str(can_compile), done.stderr
+
+
+def stand_in(*arguments, **options):
+    return types.SimpleNamespace(info={"origin": "vm"})
+
+
+@pytest.mark.parametrize("compile", [refuse, stand_in])
+def test_a_code_generator_that_answers_later(monkeypatch, compile):
+    _attend._try_to_compile.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(attune, "compile", compile)
+        assert not _attend._can_compile()
+    assert _attend._can_compile()
 
 
 def lists(starts, lens, table):
