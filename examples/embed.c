@@ -71,7 +71,7 @@ int main(void) {
 
     attune_attention_info info = ATTUNE_ATTENTION_INFO_INIT;
     TRY(attune_attention_get_info(attention, &info));
-    printf("%zu bytes of workspace; %d by a compiled kernel\n", bytes, (int)info.compiled_runs);
+    printf("%zu bytes of workspace; %d by a compiled kernel\n", bytes, (int)info.compiled_calls);
 
     /* The first query attends to the first key alone: the result is that key's value, so this is a check, too. */
     printf("out[0] = %g, v[0] = %g\n", (double)out[0], (double)v[0]);

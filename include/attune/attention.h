@@ -209,9 +209,9 @@ ATTUNE_API void attune_step_plan_destroy(attune_step_plan *plan);
  * sequence: one where all decode, two or more where prompts come as well. Failed steps do not count. */
 typedef struct attune_attention_info {
     size_t struct_size;
-    uint64_t compiled_runs; /* machine code for this attention, just compiled or from a cache, a pack or a bundle */
-    uint64_t tier0_runs;    /* tier 0: machine code that attune brings along */
-    uint64_t vm_runs;       /* the virtual machine, several times slower, or the interpreter (allow_interpreter) */
+    uint64_t compiled_calls; /* machine code for this attention, just compiled or from a cache, a pack or a bundle */
+    uint64_t tier0_calls;    /* tier 0: machine code that attune brings along */
+    uint64_t vm_calls;       /* the virtual machine, several times slower, or the interpreter (allow_interpreter) */
     int is_ready;           /* 1: no step waits for a compile: there is a kernel or a fallback for each kind */
 } attune_attention_info;
 

@@ -548,8 +548,8 @@ class Attention:
 
     @property
     def info(self) -> Dict[str, int]:
-        """What its steps have run so far: kernels that were compiled for it (compiled_runs), built-in ones of tier 0
-        (tier0_runs), and the virtual machine (vm_runs). is_ready is 1 if no step waits for a compile."""
+        """What its steps have run so far: kernels that were compiled for it (compiled_calls), built-in ones of tier 0
+        (tier0_calls), and the virtual machine (vm_calls). is_ready is 1 if no step waits for a compile."""
         info, handle = sized(AttentionInfo), self._open()
         check(quick.attune_attention_get_info(handle.pointer, ctypes.byref(info)))
         return {name: getattr(info, name) for name, _ in AttentionInfo._fields_[1:]}

@@ -260,7 +260,7 @@ class PlanInfo(Structure):
         [("struct_size", c_size_t), ("few_rows", c_int64)]
         + [(name, c_uint32) for name in ("few_kernels", "many_kernels", "specialised_kernels", "is_ready")]
         + [(name, c_uint64) for name in ("few_calls", "many_calls", "specialised_calls", "cut_calls", "stopgap_calls",
-                                         "tier0_calls", "vm_calls")]
+                                         "compiled_calls", "tier0_calls", "vm_calls")]
     )
 
 
@@ -283,7 +283,7 @@ class AttentionInfo(Structure):
 
     _fields_: ClassVar[Any] = (
         [("struct_size", c_size_t)]
-        + [(name, c_uint64) for name in "compiled_runs tier0_runs vm_runs".split()]
+        + [(name, c_uint64) for name in "compiled_calls tier0_calls vm_calls".split()]
         + [("is_ready", c_int)]
     )
 

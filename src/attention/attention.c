@@ -170,13 +170,10 @@ attune_status attune_attention_get_info(const attune_attention *attention, attun
     attune_plan_info plan = ATTUNE_PLAN_INFO_INIT;
     const attune_status status = attune_plan_get_info(attention->plan, &plan);
     if (status) return status;
-    /* While steps run, one of them may be among the second sum and not yet in the first. */
-    const uint64_t all = plan.few_calls + plan.many_calls + plan.specialised_calls;
-    const uint64_t others = plan.tier0_calls + plan.vm_calls;
     const attune_attention_info full = {
-        .compiled_runs = all > others ? all - others : 0,
-        .tier0_runs = plan.tier0_calls,
-        .vm_runs = plan.vm_calls,
+        .compiled_calls = plan.compiled_calls,
+        .tier0_calls = plan.tier0_calls,
+        .vm_calls = plan.vm_calls,
         .is_ready = plan.is_ready,
     };
     at_copy_out(info, &full, sizeof full, "attune_attention_info", &err);

@@ -144,6 +144,7 @@ attune_status attune_plan_get_info(const attune_plan *plan, attune_plan_info *in
         .specialised_calls = plan->special_calls,
         .cut_calls = plan->cut_calls,
         .stopgap_calls = plan->stopgap_calls,
+        .compiled_calls = plan->compiled_calls,
         .tier0_calls = plan->tier0_calls,
         .vm_calls = plan->vm_calls,
     };

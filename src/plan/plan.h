@@ -58,7 +58,7 @@ struct attune_plan {
     pl_key job_key;
     attune_arguments job_arguments;
     _Alignas(64) _Atomic uint64_t few_calls;
-    _Atomic uint64_t many_calls, special_calls, cut_calls, stopgap_calls, tier0_calls, vm_calls;
+    _Atomic uint64_t many_calls, special_calls, cut_calls, stopgap_calls, compiled_calls, tier0_calls, vm_calls;
 };
 
 /* ---- Kernels ---- */
@@ -98,10 +98,10 @@ attune_status pl_replace_stopgap(attune_plan *plan, pl_kind kind);
 
 /* Counts a run of a kernel by the code that it has. */
 static inline void pl_count_code(attune_plan *plan, const attune_kernel *kernel) {
-    if (kernel->origin == ATTUNE_FROM_TIER0)
-        atomic_fetch_add_explicit(&plan->tier0_calls, 1, memory_order_relaxed);
-    else if (kernel->engine != ATTUNE_ENGINE_JIT)
-        atomic_fetch_add_explicit(&plan->vm_calls, 1, memory_order_relaxed);
+    _Atomic uint64_t *const calls = kernel->origin == ATTUNE_FROM_TIER0   ? &plan->tier0_calls
+                                    : kernel->engine == ATTUNE_ENGINE_JIT ? &plan->compiled_calls
+                                                                          : &plan->vm_calls;
+    atomic_fetch_add_explicit(calls, 1, memory_order_relaxed);
 }
 
 /* Counts a run of a kernel of a kind. */

@@ -56,8 +56,8 @@ static void assert_info(const attune_attention *attention, int compiled, int tie
     attune_attention_info info = ATTUNE_ATTENTION_INFO_INIT;
     char text[128], expected[128];
     assert_ok(attune_attention_get_info(attention, &info));
-    snprintf(text, sizeof text, "%d compiled, %d tier 0, %d vm; ready: %d", (int)info.compiled_runs,
-             (int)info.tier0_runs, (int)info.vm_runs, info.is_ready);
+    snprintf(text, sizeof text, "%d compiled, %d tier 0, %d vm; ready: %d", (int)info.compiled_calls,
+             (int)info.tier0_calls, (int)info.vm_calls, info.is_ready);
     snprintf(expected, sizeof expected, "%d compiled, %d tier 0, %d vm; ready: %d", compiled, tier0, vm, is_ready);
     assert_string_equal(text, expected);
 }

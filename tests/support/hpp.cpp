@@ -285,7 +285,7 @@ static void attentions() {
     step.out.data = again.data();
     CHECK(plan && plan->run(step));
     CHECK(again == ones);
-    CHECK(attention.info()->compiled_runs == 2 && attention.info()->is_ready);
+    CHECK(attention.info()->compiled_calls == 2 && attention.info()->is_ready);
     step.q.data = nullptr;
     FAILS(attention.run(step), ATTUNE_INVALID_ARGUMENT, "q");
     desc.head_dim = -3;

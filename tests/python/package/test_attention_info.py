@@ -20,12 +20,12 @@ def step_of(head_dim):
 LISTS = dict(cu_seqlens_q=[0, 1], kv_lens=[20], block_table=[[0]])
 
 
-@pytest.mark.parametrize("head_dim, options, ran", [(16, {}, "compiled_runs"), (64, {}, "compiled_runs"),
-                                                    (64, {"compile_mode": "never"}, "tier0_runs"),
-                                                    (56, {"compile_mode": "never"}, "vm_runs")])
+@pytest.mark.parametrize("head_dim, options, ran", [(16, {}, "compiled_calls"), (64, {}, "compiled_calls"),
+                                                    (64, {"compile_mode": "never"}, "tier0_calls"),
+                                                    (56, {"compile_mode": "never"}, "vm_calls")])
 def test_what_ran_is_told(head_dim, options, ran):
     attention = attention_of(head_dim, **options)
-    assert attention.info == {"compiled_runs": 0, "tier0_runs": 0, "vm_runs": 0, "is_ready": 0}
+    assert attention.info == {"compiled_calls": 0, "tier0_calls": 0, "vm_calls": 0, "is_ready": 0}
     attention.run(**step_of(head_dim), **LISTS)
     attention.plan(**LISTS, num_pages=1).run(**step_of(head_dim))
     counts = attention.info
