@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-enum { THREADS = 4, OBJECTS = 3, DIM = 4, AFTER = 20 };
+enum { THREADS = 4, OBJECTS = 3, DIM = 4, AFTER = 20, MOST_SECONDS = 300 };
 
 static atomic_int failing = 1;
 
@@ -29,7 +29,7 @@ static int no_descriptors(int domain, int type, int protocol, int fds[2]) {
 
 static attune_context *context;
 static attune_linear *objects[OBJECTS];
-static atomic_int calls;
+static atomic_int calls, ended;
 
 typedef attune_status run_fn(attune_linear *linear, const attune_linear_step *step);
 
@@ -62,17 +62,24 @@ static void close_all(void) {
     attune_context_destroy(context);
 }
 
-/* Until the compile has succeeded, and some calls longer. Returns the first call that failed or gave other bits. */
-static void *run_all(void *argument) {
-    const float *const expected = argument;
+/* Until the compile has succeeded, and some calls longer. Returns what went wrong, or NULL. */
+static const char *run_until_compiled(const float *expected) {
+    const time_t begun = time(NULL);
     for (int left = AFTER; left; left -= atomic_load(&context->compiles) != 0)
         for (int i = 0; i < OBJECTS; i++) {
             float out[DIM];
             atomic_fetch_add(&calls, 1);
             if (step_by(attune_linear_run, objects[i], out)) return "a call failed";
             if (memcmp(out, expected, sizeof out)) return "a call gave other bits";
+            if (time(NULL) - begun > MOST_SECONDS) return "the compile did not succeed";
         }
     return NULL;
+}
+
+static void *run_all(void *argument) {
+    const char *const why = run_until_compiled(argument);
+    atomic_fetch_add(&ended, 1);
+    return (void *)why;
 }
 
 static void threads_meet_where_a_kernel_is_replaced(void **state) {
@@ -82,7 +89,8 @@ static void threads_meet_where_a_kernel_is_replaced(void **state) {
     open_all();
     assert_ok(step_by(attune_linear_run_interpreted, objects[0], expected));
     for (int t = 0; t < THREADS; t++) assert_int_equal(pthread_create(&threads[t], NULL, run_all, expected), 0);
-    while (atomic_load(&calls) < 2 * THREADS * OBJECTS) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    while (atomic_load(&calls) < 2 * THREADS * OBJECTS && !atomic_load(&ended))
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     failing = 0; /* the next try comes after a second */
     for (int t = 0; t < THREADS; t++) {
         void *why;
