@@ -130,7 +130,7 @@ typedef struct attune_plan_info {
     uint64_t few_calls, many_calls, specialised_calls; /* by the kind of kernel; each kernel of a cut batch counts */
     uint64_t cut_calls;          /* ragged batches that were cut */
     uint64_t stopgap_calls;      /* among few and many: with a deadline, those by a fallback */
-    uint64_t compiled_calls;     /* among all: by machine code for this problem, just compiled or from a cache or pack */
+    uint64_t compiled_calls;     /* among all: by machine code for this problem */
     uint64_t tier0_calls;        /* among all: by tier 0, the built-in machine code */
     uint64_t vm_calls;           /* among all: by the virtual machine, or by the interpreter (allow_interpreter) */
 } attune_plan_info;
