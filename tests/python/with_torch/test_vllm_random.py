@@ -13,7 +13,8 @@ from vllm_requests import DTYPES, LAYER, Requests, backend, build_for, faked_cla
 from attune.vllm import _attend, _prefix
 
 STEPS = int(os.environ.get("ATTUNE_TEST_VLLM_STEPS", "48"))
-SEED = int(os.environ.get("ATTUNE_TEST_VLLM_SEED", "11"))
+DEFAULT_SEED = 11
+SEED = int(os.environ.get("ATTUNE_TEST_VLLM_SEED", DEFAULT_SEED))
 STEPS_OF_A_LAYER = 6
 SINKS = [0.3, -1.0, 2.0, 0.0]
 
@@ -190,7 +191,8 @@ def check_step(draw, engine, builder, layers, tolerance, what):
 
 
 def test_random_steps(backend, monkeypatch):
-    """Lengths, windows, caps, slopes, sinks, types, caches, sizes and shared blocks by a fixed seed."""
+    """Lengths, windows, caps, slopes, sinks, types, caches, sizes and shared blocks by a fixed seed. How many steps
+    share is known of this one only."""
     draw = random.Random(SEED)
     before = _attend.stats().get("steps.shared", 0)
     for number in range(STEPS // STEPS_OF_A_LAYER):
@@ -200,4 +202,4 @@ def test_random_steps(backend, monkeypatch):
         group = random_group(draw, backend)
         for step in range(STEPS_OF_A_LAYER):
             check_step(draw, *group, f"{number}.{step}")
-    assert _attend.stats().get("steps.shared", 0) > before + STEPS // 10
+    assert SEED != DEFAULT_SEED or _attend.stats().get("steps.shared", 0) > before + STEPS // 10
