@@ -211,7 +211,7 @@ def attention(
         Integers [heads, row blocks, n]: the numbers of key blocks, in any order, with -1 in unused places.
         (indptr, indices), as in CSR: row block r of head h has the key blocks indices[indptr[i]] to before
             indices[indptr[i + 1]], with i = h * row_blocks + r. An indptr of row_blocks + 1 elements is for all heads.
-    is_causal: a query also attends to no key after its own position; the last query is at the last key.
+    is_causal: hides the keys after a query's own position, too; the last query is at the last key.
     softmax_scale, out, max_threads: as in attune.attention.
 
     A query without visible keys gives 0. Returns out: a torch tensor if q is one, else a NumPy array. The result is
@@ -290,7 +290,7 @@ def scores(
 ) -> Any:
     """Estimates how much each key block matters to each row block: f32 [batch, heads, row blocks, key blocks].
 
-    This is XAttention's estimate (Xu et al., 2025): the softmax is taken over sums of scores, where each sum has the
+    This is XAttention's estimate (Xu et al., 2025): the softmax is taken over sums of scores, each sum along the
     antidiagonal of a square of stride x stride queries and keys. So it computes 1 / stride of all products. An element
     is the mean of a key block's probabilities over the squares of the row block; a row block adds up to 1 if each of
     its squares has a visible key. Tokens that the last square lacks count as zeros.

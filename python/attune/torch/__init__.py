@@ -7,10 +7,10 @@
     attune.torch.stats()             # counts of calls that attune computed, and that ran as stock PyTorch, by reason
 
 Calls that attune does not support run as stock PyTorch, counted by reason in stats(). Calls that fail, for example
-without a code generator, run as stock, too, with one warning. All calls run on PyTorch's threads.
+without a code generator, run as stock, too, with one warning. attune computes on PyTorch's threads.
 
 flash_attn_func, flash_attn_varlen_func and flash_attn_with_kvcache are FlashAttention's functions for tensors on the
-CPU. They run on attune's own threads, as many as torch.get_num_threads() says.
+CPU. Only they run on attune's own threads, as many as torch.get_num_threads() says.
 """
 
 from __future__ import annotations
