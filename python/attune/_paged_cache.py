@@ -33,7 +33,7 @@ class PagedCache:
     a shared page before it makes room in it. One thread at a time may change the cache, and none while a step runs on
     it.
 
-    like: if it is a torch tensor, the cache has torch tensors; otherwise NumPy arrays, for bf16 with the dtype of `like`.
+    like: a torch tensor: the cache has torch tensors. Otherwise it has NumPy arrays, in bf16 with the dtype of like.
     k_cache, v_cache, k_scale, v_scale: the tensors, None if the attention has none. They are not initialised. Scales of
     heads and channels belong to no page and are NaN: set them before the first step.
     """
