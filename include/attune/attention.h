@@ -233,8 +233,8 @@ typedef struct attune_cache_size {
 
 #define ATTUNE_CACHE_SIZE_INIT ATTUNE_RESULT_INIT(attune_cache_size)
 
-/* The sizes of contiguous caches of `pages` pages, or of `pages` sequences of `seq_kv` keys (not read for pages).
- * ATTUNE_INVALID_ARGUMENT: the attention has no cache. */
+/* The sizes of contiguous caches of `pages` pages, or of `pages` sequences of `seq_kv` keys. A paged attention does not
+ * read seq_kv. ATTUNE_INVALID_ARGUMENT: the attention has no cache. */
 ATTUNE_CHECKED attune_status attune_attention_cache_size(const attune_attention *attention, int64_t pages,
                                                          int64_t seq_kv, attune_cache_size *size);
 

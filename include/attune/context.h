@@ -204,7 +204,7 @@ typedef struct attune_context attune_context;
  *
  * Threads: attune's own pool starts threads when a call can use them. They block the host's signals, sleep when there
  * is nothing to do (after spinning for at most 50 microseconds), and end with the context. They may use the CPUs of the
- * thread that created the context, except the one that they were last woken from. Calls that are too short to gain from
+ * thread that created the context, except that of the call that last woke them. Calls that are too short to gain from
  * more threads stay on the caller's thread. So do all calls for a while after other processes have preempted a thread
  * of the pool in the middle of its work.
  *

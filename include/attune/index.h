@@ -21,7 +21,7 @@
  * (DeepSeek-AI, "DeepSeek-V3.2: Pushing the Frontier of Open Large Language Models", 2025.) The num_ids keys with the
  * highest scores are chosen, or all visible keys if there are not more. The choice is exact: of two keys with equal
  * scores the first one is chosen, -0 equals 0, and NaN is below all numbers. ids are numbers of keys in their sequence,
- * in ascending order. Attention has them as kv_ids, with lens as kv_id_lens.
+ * in ascending order. Attention takes them as kv_ids, with lens as kv_id_lens.
  *
  * Sums are f32, and so are products of f32 and f16. bf16 and f8 are multiplied by pairs of bf16 where the CPU has the
  * instruction. Products of i8 and their sums are exact. Scores and ids have the same bits in every batch and layout,

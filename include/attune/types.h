@@ -1,4 +1,4 @@
-/* Types of fields and members: element types, scales of caches, operators and modes. Tensors. */
+/* Types of fields and members: element types, scales of caches, operators, modes and tensors. */
 #ifndef ATTUNE_TYPES_H
 #define ATTUNE_TYPES_H
 
