@@ -58,7 +58,7 @@ def is_reproducible() -> bool:
 
 
 def _can_compile() -> bool:
-    """Whether kernels are compiled now. A failure is not kept: it may be for want of memory or files, and pass."""
+    """Whether kernels can be compiled now. A failure is not cached: memory or files may be short for a while only."""
     try:
         _try_to_compile()
     except attune.Error:
@@ -78,7 +78,7 @@ def _try_to_compile() -> None:
 
 def _may_share() -> bool:
     """Whether a step may take two passes: bits may depend on the batch, and kernels of their own are compiled when the
-    first such step needs them. Without that slower ones would stand in."""
+    first such step needs them. Otherwise slower kernels would compute."""
     is_never = os.environ.get("ATTUNE_COMPILE") == "never"
     return not is_never and not is_reproducible() and not os.environ.get("ATTUNE_DEADLINE_US")
 
