@@ -1,5 +1,5 @@
 /* llama.cpp clears a cache before its first graph, so it is on small pages by then. MADV_HUGEPAGE says that it may be
- * on huge pages, and MADV_COLLAPSE (Linux 6.1) moves it there at once, in 0.5 ms or more for each. An older kernel
+ * on huge pages, and MADV_COLLAPSE (Linux 6.1) moves it there at once, in 0.5 ms or more a page. An older kernel
  * moves it in the background. Pages are moved when a cache has grown into them, so a long cache costs no pause. */
 #define _GNU_SOURCE
 #include "pages.h"

@@ -21,8 +21,8 @@ typedef struct manifest {
     size_t left_out;
 } manifest;
 
-/* `problem` or `problem | schedule`, each perhaps after `name:`. A description gives all of its kernels, with their own
- * texts and names. All of these print a message and return false on failure. */
+/* Adds `problem` or `problem | schedule`, each perhaps after `name:`. A description adds all of its kernels, with their
+ * own texts and names. All of these print a message and return false on failure. */
 bool manifest_add(manifest *list, const char *text, const char *file, int line);
 
 /* Calls `take` for each line of a file; empty lines and text after a # are skipped. "-" is stdin. A file
@@ -30,13 +30,13 @@ bool manifest_add(manifest *list, const char *text, const char *file, int line);
 typedef bool manifest_line_fn(void *user, const char *text, const char *file, int line);
 bool manifest_each_line(const char *path, manifest_line_fn *take, void *user);
 
-/* Those of its lines. */
+/* Adds the kernels of a file's lines. */
 bool manifest_add_file(manifest *list, const char *path);
 
-/* An argument with a '=' in it is a problem, any other is a file. */
+/* Adds those of an argument: with a '=' in it a problem, any other is a file. */
 bool manifest_add_argument(manifest *list, const char *argument);
 
-/* Gives it, as attune_compile does. */
+/* Gets the kernel, as attune_compile does. */
 attune_status manifest_compile(attune_context *context, const manifest_kernel *wanted, attune_kernel **kernel);
 
 void manifest_free_kernel(manifest_kernel *wanted);

@@ -1,5 +1,5 @@
-/* Steps of an operator of attune/linear.h by an object that the node keeps. Calls only differ in lengths, unless the
- * model leaves other dims open; for a description that differs from the first call's, an object is created for that
+/* Runs steps of an operator of attune/linear.h with an object that the node keeps. Calls only differ in lengths, unless
+ * the model leaves other dims open; for a description that differs from the first call's, an object is created for that
  * call alone. */
 #ifndef ATTUNE_ORT_KEPT_H
 #define ATTUNE_ORT_KEPT_H
