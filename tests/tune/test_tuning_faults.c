@@ -198,7 +198,7 @@ static void an_older_version_says_what_to_do(void **state) {
     tune_database_close(open_database(own_db));
     change(own_db, "PRAGMA user_version = 1");
     assert_int_equal(tune_database_open(own_db, 0, at_default_allocator(), &d, &err), ATTUNE_BAD_FILE);
-    assert_non_null(strstr(err.message, "version 1, and this attune's have version 3: move it away"));
+    assert_non_null(strstr(err.message, "version 1, but this attune reads version 3: move the file away"));
     change(own_db, "PRAGMA application_id = 7");
     at_error_clear(&err);
     assert_int_equal(tune_database_open(own_db, 0, at_default_allocator(), &d, &err), ATTUNE_BAD_FILE);
