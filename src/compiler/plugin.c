@@ -23,7 +23,7 @@ attune_status at_plugin_load(const at_codegen_file *file, const char *loader, co
     if (!path[0] && file->refused[0]) return at_fail(err, ATTUNE_CODEGEN_MISSING, "%s", file->refused);
     if (!path[0])
         return at_fail(err, ATTUNE_CODEGEN_MISSING,
-                       "libattune-codegen.so was not found, so only kernels in a cache run; install it or set "
+                       "libattune-codegen.so was not found, so nothing can be compiled; install it or set "
                        "ATTUNE_CODEGEN to its path");
     if (at_codegen_check(file, err)) return err->status;
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);

@@ -419,7 +419,7 @@ static attune_status check_integer_products(const attune_problem *p, at_error *e
         return refuse(err, "prob_mod needs the sum of a row before values are added, and integer=scores of quantised K "
                            "does not know it then: leave out prob_mod or integer");
     if (p->weights_mode)
-        return refuse(err, "weights have scores that are not computed in integers: leave out weights or integer");
+        return refuse(err, "weights need scores that are not computed in integers: leave out weights or integer");
     return mha_quantises_keys(p) ? check_key_codes(p, err) : ATTUNE_OK;
 }
 
