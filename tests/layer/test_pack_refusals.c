@@ -116,7 +116,8 @@ static void test_wrong_calls(void **state) {
     size_t bytes;
     const attune_problem plain = problem_parsed("num_heads=3,seq_q=4,head_dim=8");
     const attune_status no_block = ATTUNE_INVALID_PROBLEM, bad = ATTUNE_INVALID_ARGUMENT;
-    assert_fails(attune_packed_weights_size(&plain, &bytes), no_block, "embed_dim is 0: only a block has weights, and a block has an embed_dim");
+    assert_fails(attune_packed_weights_size(&plain, &bytes), no_block,
+                 "embed_dim is 0: only a block has weights, and a block has an embed_dim");
     assert_fails(attune_mha_weights_init(&m.weights, &plain, ATTUNE_OUT_IN), no_block, "embed_dim is 0");
     assert_fails(attune_pack_weights(&plain, &m.weights, m.blob, m.blob_bytes), no_block, "embed_dim is 0");
     assert_fails(attune_packed_weights_check(&plain, m.blob, m.blob_bytes), no_block, "embed_dim is 0");
