@@ -105,12 +105,12 @@ class Build(build_py):
         products = ["wheel/libattune.so.0"]
         llvm = has_llvm()
         if llvm:
-            products += ["libattune-codegen.so", "attune-codegen-worker", "libattune-tier0.so"]
+            products += ["libattune-codegen.so", "attune-codegen-worker", "libattune-tier0.so",
+                         "wheel/libggml-attune.so"]
         else:
             self.warn("attune is built without its code generator, because LLVM's headers were not found (llvm-19-dev) "
                       "or ATTUNE_BUILD_CODEGEN=no: it runs kernels that are in a cache, and compiles none")
         products += [f"wheel/libattune-{adapter}.so" for adapter in ("torch", "ort", "jax", "tvm")]
-        products += ["wheel/libggml-attune.so"]
         make(*(f"{BUILD}/{name}" for name in products), llvm=llvm)
         for name in products:
             copy = library / Path(name).name

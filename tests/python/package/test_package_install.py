@@ -18,12 +18,10 @@ import attune, os, pydoc, sys
 from array import array
 assert "site-packages" in attune.library_path(), attune.library_path()
 ones, out = array("f", [1] * 80), array("f", [0] * 80)
-try:
-    attune.compile("num_heads=2,seq_q=5,head_dim=8").run(q=ones, k=ones, v=ones, out=out)
-    assert out == ones
-    print("ran")
-except attune.CodegenError as error:
-    print("refused:", error)
+attune.compile("num_heads=2,seq_q=5,head_dim=8").run(q=ones, k=ones, v=ones, out=out)
+assert out == ones
+statistics = attune.default_context().statistics()
+print("ran" if statistics["compiles"] or statistics["disk_hits"] else "ran without a kernel")
 assert os.path.exists(os.path.join(os.path.dirname(attune.__file__), "py.typed"))
 assert "attention(" in pydoc.render_doc(attune)
 """
@@ -73,13 +71,12 @@ def test_the_wheel(wheel, python, tmp_path):
 
 
 def test_the_wheel_without_a_code_generator(python, tmp_path):
-    """It says so when it is made and when a kernel is missing, and runs what another build has compiled."""
+    """It says so when it is made. The virtual machine computes until there is a kernel of another build."""
     wheel, text = make_wheel(tmp_path, "CODEGEN=no")
     assert "-py3-none-manylinux_2_28_" in wheel.name and "compiles none" in text
     run(python, "-m", "pip", "install", "--no-index", "--no-deps", wheel)
     cache = str(tmp_path / "cache")
-    refusal = run(python, "-c", PROGRAM, ATTUNE_CACHE_DIR=cache)
-    assert refusal.startswith("refused: libattune-codegen.so was not found, so nothing can be compiled;")
+    assert run(python, "-c", PROGRAM, ATTUNE_CACHE_DIR=cache) == "ran without a kernel\n"
     run(BUILD / "attune", "compile", "num_heads=2,seq_q=5,head_dim=8", ATTUNE_CACHE_DIR=cache)
     assert run(python, "-c", PROGRAM, ATTUNE_CACHE_DIR="", ATTUNE_CACHE_BASE=cache) == "ran\n"
 
@@ -90,11 +87,11 @@ def test_installing_from_the_sources(python):
 
 
 def test_without_llvm_it_runs_from_caches(wheel, python, tmp_path):
-    """And says so: when it is built, and when a kernel is missing."""
+    """And says so when it is built. The virtual machine computes what is in no cache."""
     text = run(python, "-m", "pip", "install", "-v", "./python", BUILD=str(BUILD), LLVM_CONFIG="/nonexistent")
     assert "without its code generator" in text
     cache = str(tmp_path / "cache")
-    assert run(python, "-c", PROGRAM, ATTUNE_CACHE_DIR=cache).startswith("refused: ")
+    assert run(python, "-c", PROGRAM, ATTUNE_CACHE_DIR=cache) == "ran without a kernel\n"
     whole = tmp_path / "whole"
     run(sys.executable, "-m", "venv", whole)
     run(whole / "bin" / "python", "-m", "pip", "install", "--no-index", "--no-deps", wheel)
