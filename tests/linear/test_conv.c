@@ -397,7 +397,7 @@ static void wrong_steps(void **state) {
     refuse_step(conv, &s, "x has the column stride 7; it must be 0 or 1");
     s = good, s.out = (attune_mutable_view){.data = (void *)(uintptr_t)good.x.data};
     refuse_step(conv, &s, "out overlaps x; they must not share memory");
-    s = good, s.out.data = good.state.data;
+    s = good, s.state.data = good.out.data; /* the smaller of the two moves, so that it reaches no other tensor */
     refuse_step(conv, &s, "out overlaps state; they must not share memory");
     s = good, s.state.data = (void *)(uintptr_t)good.x.data;
     refuse_step(conv, &s, "state overlaps x; they must not share memory");
