@@ -10,6 +10,8 @@
 
 static const int64_t MILLISECOND = 1000000;
 
+enum { NONE = -1, AS_IT_IS = -2 }; /* in place of a CPU that helpers keep off */
+
 /* For numbers and times that several threads read, where the order does not matter. */
 static int64_t look(const _Atomic int64_t *at) { return atomic_load_explicit(at, memory_order_relaxed); }
 static void note(_Atomic int64_t *at, int64_t value) { atomic_store_explicit(at, value, memory_order_relaxed); }
@@ -28,7 +30,7 @@ void at_pool_init(at_pool *pool, const attune_allocator *allocator, uint32_t num
     *pool = (at_pool){.allocator = allocator, .max_threads = num_workers - 1};
     pool->has_cpus = sched_getaffinity(0, sizeof pool->cpus, &pool->cpus) == 0;
     pool->given = pool->cpus;
-    pool->avoided = -1;
+    pool->avoided = NONE;
     init_spinning(&pool->mutex);
     pthread_mutex_init(&pool->starting, NULL);
 }
@@ -130,27 +132,38 @@ static void start_another(at_pool *pool) {
     pthread_mutex_unlock(&pool->starting);
 }
 
+/* The CPU that helpers keep off. A caller that is bound has chosen its CPUs, so its helpers may use all. But if these
+ * are just the helpers' own, somebody may have bound the whole process to them. */
+static int cpu_to_avoid(const at_pool *pool, int callers) {
+    cpu_set_t its;
+    if (pool->is_bound || sched_getaffinity(0, sizeof its, &its)) return AS_IT_IS;
+    if (CPU_EQUAL(&its, &pool->cpus)) return CPU_COUNT(&its) > 1 ? callers : NONE;
+    return CPU_EQUAL(&its, &pool->given) ? AS_IT_IS : NONE;
+}
+
+static void place(at_pool *pool, int avoided) {
+    cpu_set_t its, given = pool->cpus;
+    if (avoided != NONE) CPU_CLR(avoided, &given);
+    for (uint32_t i = 0; i < pool->num_threads; i++)
+        pool->is_bound |= pthread_getaffinity_np(pool->threads[i], sizeof its, &its) || !CPU_EQUAL(&its, &pool->given);
+    if (pool->is_bound) return;
+    for (uint32_t i = 0; i < pool->num_threads; i++) pthread_setaffinity_np(pool->threads[i], sizeof given, &given);
+    pool->given = given;
+    atomic_store(&pool->avoided, avoided);
+}
+
 /* Linux may wake a helper on its caller's CPU, though another one is idle: in a virtual machine it takes an idle CPU
  * for one that the host has taken away. The helper waits there for up to 10 milliseconds. So helpers keep off the CPU
- * that they were last woken from. Callers on several CPUs change it at most once in 10 milliseconds, and callers that
- * are bound do not. Once somebody else has chosen the CPUs of a helper, all of them keep what they have. */
+ * that they were last woken from. Callers on several CPUs change it at most once in 10 milliseconds. Once somebody else
+ * has chosen the CPUs of a helper, all of them keep what they have. */
 static void keep_off_callers_cpu(at_pool *pool, int64_t now) {
     const int cpu = sched_getcpu();
     int64_t last = look(&pool->avoided_at);
-    cpu_set_t its, others = pool->cpus;
     if (!pool->has_cpus || cpu < 0 || cpu == atomic_load(&pool->avoided)) return;
     if (now - last < 10 * MILLISECOND || !atomic_compare_exchange_strong(&pool->avoided_at, &last, now)) return;
-    if (sched_getaffinity(0, sizeof its, &its) || !CPU_EQUAL(&its, &pool->cpus)) return;
-    CPU_CLR(cpu, &others);
     pthread_mutex_lock(&pool->starting);
-    for (uint32_t i = 0; i < pool->num_threads; i++)
-        pool->is_bound |= pthread_getaffinity_np(pool->threads[i], sizeof its, &its) || !CPU_EQUAL(&its, &pool->given);
-    if (CPU_COUNT(&others) && !pool->is_bound) {
-        for (uint32_t i = 0; i < pool->num_threads; i++)
-            pthread_setaffinity_np(pool->threads[i], sizeof others, &others);
-        pool->given = others;
-        atomic_store(&pool->avoided, cpu);
-    }
+    const int avoided = cpu_to_avoid(pool, cpu);
+    if (avoided != AS_IT_IS && avoided != atomic_load(&pool->avoided)) place(pool, avoided);
     pthread_mutex_unlock(&pool->starting);
 }
 

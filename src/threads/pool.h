@@ -34,7 +34,7 @@ typedef struct at_pool {
     pthread_mutex_t starting; /* guards the next ones; never taken with the mutex above, except around fork() */
     pthread_t *threads;
     int64_t refused_at;         /* when the system last refused a thread; 0: never. In nanoseconds, as all times */
-    cpu_set_t given;            /* the CPUs of the pool's threads: all but the one that they were last woken from */
+    cpu_set_t given;            /* the CPUs of the pool's threads: all, or all but their caller's */
     bool is_bound;              /* somebody else has chosen the CPUs of one of them */
     _Atomic int avoided;        /* the CPU that is not given; -1: none */
     _Atomic int64_t avoided_at; /* when it was last looked for */
