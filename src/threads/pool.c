@@ -6,6 +6,7 @@
 #include "host/clock.h"
 #include "threads/futex.h"
 
+#include <errno.h>
 #include <signal.h>
 
 static const int64_t MILLISECOND = 1000000;
@@ -107,6 +108,9 @@ static int create_thread(at_pool *pool, pthread_t *thread) {
     if (pool->has_cpus) pthread_attr_setaffinity_np(&attributes, sizeof pool->given, &pool->given);
     at_block_signals(&before);
     failure = pthread_create(thread, &attributes, help, pool);
+    /* These CPUs have been taken away, or a sandbox lets nobody choose: the thread gets those of its creator. */
+    if (failure && failure != EAGAIN && !pthread_attr_setaffinity_np(&attributes, 0, &pool->given))
+        failure = pthread_create(thread, &attributes, help, pool);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return failure;

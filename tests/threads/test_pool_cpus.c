@@ -3,6 +3,7 @@
 #include "threads/pool.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -14,6 +15,7 @@ enum { CPUS = 4, TASKS = 16, ALL = (1 << CPUS) - 1 };
 /* CPUs as bits: those of the calling thread, of the pool's only thread, and those that a new thread is to have. */
 static struct {
     int cpu, caller, helper, asked;
+    bool is_forbidden; /* to choose the CPUs of a thread */
 } machine;
 
 static int bits_of(const cpu_set_t *set) {
@@ -57,6 +59,7 @@ int pthread_attr_setaffinity_np(pthread_attr_t *attributes, size_t bytes, const 
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument) {
     int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = NULL;
     *(void **)&real = dlsym(RTLD_NEXT, "pthread_create");
+    if (machine.asked && machine.is_forbidden) return EPERM;
     machine.helper = machine.asked ? machine.asked : machine.caller;
     return real(thread, attributes, start, argument);
 }
@@ -76,7 +79,7 @@ static int after_run(at_pool *pool, int cpu, int caller) {
 }
 
 static void open_pool(at_pool *pool) {
-    machine.cpu = 0, machine.caller = ALL;
+    machine.cpu = 0, machine.caller = ALL, machine.is_forbidden = false;
     at_pool_init(pool, at_default_allocator(), 2);
 }
 
@@ -117,11 +120,22 @@ static void helpers_that_somebody_binds_stay_there(void **state) {
     }
 }
 
+static void a_helper_starts_where_nobody_may_choose(void **state) {
+    (void)state;
+    at_pool pool;
+    open_pool(&pool);
+    machine.is_forbidden = true;
+    assert_int_equal(after_run(&pool, 0, ALL), ALL);
+    assert_int_equal(after_run(&pool, 1, ALL), ALL);
+    at_pool_free(&pool);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(helpers_keep_off_the_callers_cpu),
         cmocka_unit_test(helpers_of_a_bound_caller_may_run_anywhere),
         cmocka_unit_test(helpers_that_somebody_binds_stay_there),
+        cmocka_unit_test(a_helper_starts_where_nobody_may_choose),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
