@@ -8,7 +8,7 @@ queries. The logarithms of their sums join the two.
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy
 import torch
@@ -18,7 +18,7 @@ import attune
 LEAST_KEYS = 256  # of a prefix
 LEAST_SAVED = 100_000  # keys that one pass would read again, often from a CPU's cache: for fewer, two gain too little
 MOST_QUERIES = 4  # of a step, for each request that shares: with prompts, joining all rows takes more than is saved
-MANY_LEVELS = 32  # those behind are compared by NumPy
+MOST_HEIGHTS = 8  # numbers of shared blocks that are tried
 
 
 class Shared(NamedTuple):
@@ -68,58 +68,34 @@ def _lists(starts: numpy.ndarray, lens: numpy.ndarray, table: numpy.ndarray) -> 
 @functools.lru_cache(maxsize=8)  # steps that decode have the links of the step before
 def _runs(links: Tuple[int, ...]) -> Tuple[numpy.ndarray, numpy.ndarray]:
     """Runs of neighbours, neighbour i + 1 of which has links[i] blocks of neighbour i: where they begin, and the blocks
-    that all of a run share. No other runs save reading more blocks."""
-    if (len(links) - 1) * (max(links) - min(links)) <= min(links):  # each cut loses as much as all that it can gain
-        return numpy.array([0]), numpy.array([min(links)])
-    most, begin = _last_runs(links)
-    ends = [len(links) + 1]
-    while begin[ends[-1]]:
-        ends.append(begin[ends[-1]])
-    runs = [(begin[end], end, most[end] - most[begin[end]]) for end in reversed(ends)]
-    begins, stops, saves = numpy.array(runs).T
-    return begins, saves // numpy.maximum(stops - begins - 1, 1)
+    that all of a run share. Some link is above 0. No other runs save reading more blocks if links have at most
+    MOST_HEIGHTS numbers. Of more, runs are those of links that are rounded down to as many numbers.
 
-
-def _last_runs(links: Tuple[int, ...]) -> Tuple[List[int], List[int]]:
-    """Blocks saved before each neighbour, and where the last run before it begins.
-
-    Beginnings from which the smallest link up to here is the same lie together. With h blocks saved for each neighbour,
-    a run that ends before `end` and begins at b saves most[b] - (b + 1) * h + end * h, so the best b of those together
-    is the same for all ends. When h falls, a later one can be the best: those that may be are the upper hull of
-    (b, most[b])."""
+    most[n]: blocks that the first n neighbours save. A run that shares `height` blocks saves them at each link."""
+    heights = sorted(set(links) - {0})
+    if len(heights) > MOST_HEIGHTS:
+        low, high, last = heights[0], heights[-1], MOST_HEIGHTS - 1
+        heights = [low + (high - low) * i // last for i in range(MOST_HEIGHTS)]
+    open_runs = [(-1, 0)] * len(heights)  # for each height: the blocks saved up to here, and where the run begins
     most, begin = [0, 0], [0, 0]
-    levels: List[Tuple[int, int, int, List[int]]] = []  # with rising h: h, what does not depend on `end`, best b, hull
-    lines = numpy.empty((len(links), 2), numpy.int64)  # the first two of levels behind MANY_LEVELS
-    for end, link in enumerate(links, 2):
-        hull = [end - 2]
-        while levels and levels[-1][0] >= link:
-            later, hull = hull, levels.pop()[3]
-            for at in later:
-                while len(hull) > 1:
-                    before, last = hull[-2], hull[-1]
-                    if (most[last] - most[before]) * (at - last) > (most[at] - most[last]) * (last - before):
-                        break
-                    del hull[-1]
-                hull.append(at)
-        while len(hull) > 1 and most[hull[1]] - most[hull[0]] > (hull[1] - hull[0]) * link:
-            del hull[0]
-        at = hull[0]
-        levels.append((link, most[at] - (at + 1) * link, at, hull))
-        best, best_at = -1, 0
-        for height, rest, at, _ in levels if len(levels) <= MANY_LEVELS else levels[:MANY_LEVELS]:
-            saved = end * height + rest
-            if saved > best:
-                best, best_at = saved, at
-        if len(levels) > MANY_LEVELS:
-            lines[len(levels) - 1] = levels[-1][:2]
-            values = lines[MANY_LEVELS : len(levels)] @ (end, 1)
-            if values.max() > best:
-                best, best_at = int(values.max()), levels[MANY_LEVELS + values.argmax()][2]
-        if most[-1] > best:
-            best, best_at = most[-1], end - 1
-        most.append(best)
-        begin.append(best_at)
-    return most, begin
+    for at, link in enumerate(links):
+        best = most[-1], at + 1
+        for i, height in enumerate(heights):
+            if height > link:
+                open_runs[i] = -1, 0
+                continue
+            saved, since = open_runs[i]
+            open_runs[i] = run = (saved + height, since) if saved >= most[at] else (most[at] + height, at)
+            if run[0] > best[0]:
+                best = run
+        most.append(best[0])
+        begin.append(best[1])
+    begins = [begin[-1]]
+    while begins[-1]:
+        begins.append(begin[begins[-1]])
+    begins.reverse()
+    blocks = [min(links[at : end - 1], default=0) for at, end in zip(begins, [*begins[1:], len(links) + 1])]
+    return numpy.array(begins), numpy.array(blocks)
 
 
 @functools.lru_cache(maxsize=None)
