@@ -209,8 +209,17 @@ class Step:
 def _shared_plan(layer: Layer, num_blocks: int, shared: _prefix.Shared) -> _prefix.Plan:
     prefix = layer._replace(is_causal=False, appends=False, has_sinks=False, has_lse=True)
     parts = (prefix, shared.prefix), (layer._replace(has_lse=True), shared.own)
-    first, second = [attention_of(one).plan(num_pages=num_blocks, **own) for one, own in parts]
+    first, second = [_compiled(one).plan(num_pages=num_blocks, **own) for one, own in parts]
     return _prefix.Plan(first, second, _prefix.joining_of(layer.dtype, layer.num_heads, layer.head_size))
+
+
+def _compiled(layer: Layer) -> attune.Attention:
+    """The attention of such layers with all its kernels. An attune.Error if one could not be compiled."""
+    attention = attention_of(layer)
+    attention.prepare()
+    if not attention.info["is_ready"]:
+        raise attune.CodegenError("a slower kernel would compute until one can be compiled")
+    return attention
 
 
 def ragged_plan(layer: Layer, starts_q: torch.Tensor, starts_kv: torch.Tensor) -> Any:

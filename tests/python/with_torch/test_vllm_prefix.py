@@ -155,12 +155,25 @@ def test_without_a_compiler(backend, monkeypatch):
     assert shared_steps() == before
 
 
+def test_kernels_before_a_step_appends():
+    """A step that has appended cannot take the single pass any more, so it must not wait, or fail, after that."""
+    starts, lens, table = lists([0, 1, 2], [40, 40], [[1, 2, 3], [1, 2, 4]]).values()
+    step = _attend.Step(starts, lens, table, 2, slots=torch.tensor([3 * 16 + 7, 4 * 16 + 7]), block_size=16)
+    plan = step.plan(_attend.Layer(2, 1, 16, "f32", 0.7, block_size=16, appends=True), 8)
+    for one in (plan._own, plan._prefix):
+        assert one._attention.info["is_ready"]
+
+
 def refuse(*arguments, **options):
     raise attune.CodegenError("the code generator did not answer")
 
 
-def test_a_kernel_that_cannot_be_compiled(backend, monkeypatch):
-    """A step takes one pass before anything is appended; the next one that can takes two."""
+@pytest.mark.parametrize("owner, name, fails", [
+    (attune, "compile", refuse), (attune.Attention, "prepare", refuse), (attune.Attention, "info", {"is_ready": 0}),
+])  # fmt: skip
+def test_a_kernel_that_cannot_be_compiled(backend, monkeypatch, owner, name, fails):
+    """A step takes one pass before anything is appended; the next one that can takes two. A kernel that computes until
+    another can be compiled is slower than one pass."""
     r = in_order(Requests(4, 2, 32, torch.float32))
     impl, builder = family(backend, r)
     _prefix.joining_of.cache_clear()
@@ -168,7 +181,7 @@ def test_a_kernel_that_cannot_be_compiled(backend, monkeypatch):
         before = shared_steps()
         with monkeypatch.context() as patch:
             if is_refused:
-                patch.setattr(attune, "compile", refuse)
+                patch.setattr(owner, name, fails)
             names, common, query, out = run(impl, builder, r, STEP if is_refused else {name: 1 for name in STEP})
         torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2), rtol=3e-5, atol=6e-6)
         assert shared_steps() == before + (not is_refused)
