@@ -22,6 +22,7 @@ from ..torch import runner
 from . import _prefix, is_set
 
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+_HALVES = {"bf16": torch.bfloat16, "f16": torch.float16}  # types of caches without scales
 _lock = threading.Lock()
 _counts: Dict[str, int] = {"steps": 0, "calls": 0, "tokens": 0}
 
@@ -287,19 +288,20 @@ def views(kv_cache: torch.Tensor, head_size: int, dtype: str) -> Cache:
     return Cache(k, v, k_scale, v_scale)
 
 
-def store(
-    step: Step,
-    layer: Layer,
-    cache: Cache,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    slots: torch.Tensor,
-    bindings: Dict[str, Any],
-) -> None:
-    """Writes keys and values to the slots of a cache, for keys that are no queries, such as those of an encoder, and
-    for slots that are not where a step appends. Slots below 0 are left out.
+def writer_of(layer: Layer) -> Layer:
+    """What writes keys that are no queries: a step that appends them, in which each attends to itself."""
+    return Layer(
+        num_heads=layer.num_kv_heads, num_kv_heads=layer.num_kv_heads, head_size=layer.head_size,
+        dtype=layer.cache_dtype if layer.cache_dtype in _HALVES else layer.dtype, scale=1.0,
+        block_size=layer.block_size, cache_dtype=layer.cache_dtype, window=1, appends=True,
+    )  # fmt: skip
 
-    A step that appends does it: each run of slots in a block is a sequence, whose queries see their own key only."""
+
+def store(
+    layer: Layer, cache: Cache, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, bindings: Dict[str, Any]
+) -> None:
+    """Writes keys and values to the slots of a cache. Slots below 0 are left out. Each run of slots in a block is a
+    sequence of a step."""
     most = min(slots.shape[0], key.shape[0])
     slots, key, value = slots[:most], key[:most], value[:most]
     taken = slots >= 0
@@ -307,14 +309,15 @@ def store(
         slots, key, value = slots[taken], key[taken], value[taken]
     if slots.shape[0] == 0:
         return
-    writer = attention_of(Layer(
-        num_heads=layer.num_kv_heads, num_kv_heads=layer.num_kv_heads, head_size=layer.head_size,
-        dtype=DTYPES[key.dtype], scale=1.0, block_size=layer.block_size, cache_dtype=layer.cache_dtype, window=1,
-        appends=True,
-    ))  # fmt: skip
+    key, value = _as_cached(layer, key), _as_cached(layer, value)
     scales: Dict[str, Any] = {name: bindings[name] for name in ("k_scale", "v_scale") if name in bindings}
-    plan = writer.plan(**_runs(slots.numpy(), layer.block_size), num_pages=cache.k.shape[0])
-    plan.run(key, key, value, out=torch.empty_like(key), runner=step.runner, **_tensors_of(cache), **scales)
+    plan = attention_of(writer_of(layer)).plan(**_runs(slots.numpy(), layer.block_size), num_pages=cache.k.shape[0])
+    plan.run(key, key, value, out=torch.empty_like(key), runner=runner(), **_tensors_of(cache), **scales)
+
+
+def _as_cached(layer: Layer, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of the model's type as they are appended. attune itself rounds to types that have scales."""
+    return rows.to(_HALVES[layer.cache_dtype]) if layer.cache_dtype in _HALVES else rows
 
 
 def _runs(slots: numpy.ndarray, block_size: int) -> Dict[str, Any]:
@@ -345,12 +348,10 @@ def attend(
 ) -> None:
     """One layer of a step, into `out`. bindings: tensors that all steps have, as sinks, and scales of fp8."""
     tokens = step.num_tokens
-    given: Dict[str, Any] = {}
+    given = {} if cache is None else _tensors_of(cache)
     if layer.appends or layer.kv == "tensors":
         assert key is not None and value is not None
-        given.update(k=_first(key, tokens), v=_first(value, tokens))
-    if cache is not None:
-        given.update(_tensors_of(cache))
+        given.update(k=_first(_as_cached(layer, key), tokens), v=_first(_as_cached(layer, value), tokens))
     if layer.is_causal_by_request:
         bindings = {**bindings, "is_free": step.is_free}
     plan = step.plan(layer, 0 if cache is None else cache.k.shape[0])

@@ -239,6 +239,18 @@ class AttuneImpl(CPUAttentionBackendImpl):
                 tensors[name] = _scales(float(scale), self.num_kv_heads)
         return tensors
 
+    def do_kv_cache_update(
+        self, layer: Any, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor
+    ) -> None:
+        """Writes keys that are no queries, or whose slots are not those to which a step appends. vLLM calls it for
+        drafts of DFlash, which project the keys of all layers at once."""
+        if self.stock_reason:
+            super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
+        elif self.attn_type not in _ENCODERS:
+            cache = self._views(kv_cache)
+            kind = self._kind(True, False, key.dtype, cache.k.shape[1], False)
+            _attend.store(kind, cache, key, value, slot_mapping, self._tensors(layer))
+
     def forward(
         self,
         layer: Any,
@@ -268,11 +280,7 @@ class AttuneImpl(CPUAttentionBackendImpl):
         block_size = 0 if cache is None else cache.k.shape[1]
         by_request = attn_metadata.is_causal_by_request
         kind = self._kind(attn_metadata.causal, by_request, query.dtype, block_size, appends)
-        if has_new and cache is not None:
-            assert key is not None and value is not None
-            if kind.cache_dtype in ("f16", "bf16"):
-                key, value = key.to(kv_cache.dtype), value.to(kv_cache.dtype)
-            if not appends:  # keys that are no queries, or whose slots are others
-                _attend.store(step, kind, cache, key, value, attn_metadata.slot_mapping, tensors)
+        if has_new and not appends:
+            self.do_kv_cache_update(layer, key, value, kv_cache, attn_metadata.slot_mapping)
         _attend.attend(step, kind, query, key, value, cache, output, tensors)
         return output

@@ -110,6 +110,19 @@ def test_keys_of_an_earlier_layer(backend):
         assert torch.equal(before.nan_to_num(3), r.cache.nan_to_num(3))
 
 
+@pytest.mark.parametrize("cache", ["auto", "fp8", "int8_per_token_head"])
+def test_keys_that_a_model_writes(backend, cache):
+    """Drafts of DFlash write keys themselves, by the function that vLLM's own backend has for it."""
+    r = Requests(4, 2, 32, torch.float32, cache_dtype=cache)
+    impl, builder = make(backend, r, kv_cache_dtype=cache)
+    names, common, key, value = r.common({"a": 20, "b": 3})
+    impl.do_kv_cache_update(LAYER, key, value, r.cache, common.slot_mapping)
+    assert not impl.calls
+    names, common, query, out = run(impl, builder, r, {"a": 2, "b": 1})
+    tolerance = 3e-5 if cache == "auto" else 0.02
+    torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2), rtol=tolerance, atol=tolerance)
+
+
 def test_causality_by_request(backend):
     r = Requests(4, 2, 32, torch.float32)
     for window in (None, 12):
