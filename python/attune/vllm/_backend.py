@@ -97,8 +97,10 @@ class AttuneBuilder(CPUAttentionMetadataBuilder):
         self.is_encoder_only_attention = isinstance(kv_cache_spec, EncoderOnlyAttentionSpec)
         found = get_layers_from_vllm_config(vllm_config, Attention, layer_names).values()
         impls = [layer.impl for layer in found if isinstance(layer.impl, AttuneImpl)]
+        is_causal = not getattr(kv_cache_spec, "non_causal", False)
+        has_drafts = vllm_config.speculative_config is not None
         for impl in impls:
-            impl.prepare(vllm_config.model_config.dtype, kv_cache_spec.block_size)
+            impl.prepare(vllm_config.model_config.dtype, kv_cache_spec.block_size, is_causal, has_drafts)
         self.has_stock = any(impl.stock_reason for impl in impls)
         if self.has_stock and refusal:
             raise refusal
@@ -173,21 +175,12 @@ class AttuneImpl(CPUAttentionBackendImpl):
         if self.stock_reason:
             _attend.leave(self.stock_reason, logger)
 
-    def prepare(self, dtype: torch.dtype, block_size: int) -> None:
+    def prepare(self, dtype: torch.dtype, block_size: int, is_causal: bool, has_drafts: bool) -> None:
         """Compiles the layer's kernels, or takes them from the cache, before the first request. What attune cannot do
         is vLLM's from here on: nothing has been written to a cache yet."""
         if self.stock_reason:
             return
-        is_encoder, is_cross = self.attn_type in _ENCODERS, self.attn_type == AttentionType.ENCODER_DECODER
-        appends = not is_encoder and not is_cross and self.kv_sharing_target_layer_name is None
-        if dtype not in _attend.DTYPES:
-            self.stock_reason = f"a model of {dtype}"
-        else:
-            kind = self._kind(not is_encoder and not is_cross, False, dtype, 0 if is_encoder else block_size, appends)
-            try:
-                _attend.attention_of(kind).prepare()
-            except Error as error:
-                self.stock_reason = f"a layer ({error})"
+        self.stock_reason = self._refusal(dtype, block_size, is_causal, has_drafts)
         if not self.stock_reason:
             return
         if self.kv_cache_dtype not in CPUAttentionBackend.supported_kv_cache_dtypes:
@@ -196,6 +189,24 @@ class AttuneImpl(CPUAttentionBackendImpl):
                 f" leaves {self.stock_reason} to it"
             )
         _attend.leave(self.stock_reason, logger)
+
+    def _refusal(self, dtype: torch.dtype, block_size: int, is_causal: bool, has_drafts: bool) -> str:
+        """Why attune cannot compute this layer; "" if it can, and its kernels are compiled. Keys of encoders, and those
+        of drafts beyond the longest request, are stored one by one."""
+        if dtype not in _attend.DTYPES:
+            return f"a model of {dtype}"
+        is_encoder, is_cross = self.attn_type in _ENCODERS, self.attn_type == AttentionType.ENCODER_DECODER
+        appends = not is_encoder and not is_cross and self.kv_sharing_target_layer_name is None
+        kind = self._kind(is_causal and not is_cross, False, dtype, 0 if is_encoder else block_size, appends)
+        kinds = [kind]
+        if is_cross or (appends and has_drafts):
+            kinds = [kind, kind._replace(appends=False), _attend.writer_of(kind)]
+        try:
+            for one in kinds:
+                _attend.attention_of(one).prepare()
+        except Error as error:
+            return f"a layer ({error})"
+        return ""
 
     def _kind(
         self, is_causal: bool, is_by_request: bool, dtype: torch.dtype, block_size: int, appends: bool

@@ -200,14 +200,23 @@ def test_layers_of_both_kinds(backend):
     assert [call[0] for call in theirs.calls] == ["update", "forward"]
 
 
+def refuse(backend, monkeypatch, is_refused=lambda kind: True):
+    """attune refuses such layers."""
+    attention_of = backend._attend.attention_of
+
+    def of(kind):
+        return attune.Attention(num_heads=3, num_kv_heads=2, head_dim=32) if is_refused(kind) else attention_of(kind)
+
+    monkeypatch.setattr(backend._attend, "attention_of", of)
+
+
 def test_layers_that_attune_refuses(backend, monkeypatch):
     """A model of another type, a failure of the library: vLLM computes, and no cache has been written before."""
     r = Requests(4, 2, 32, torch.float32)
     impl = make(backend, r)[0]
     build_for(backend, [impl], torch.float64)
     assert impl.stock_reason == "a model of torch.float64" and vllm.logged[-2].startswith("attune leaves a model of")
-    monkeypatch.setattr(backend._attend, "attention_of", lambda kind: attune.Attention(num_heads=3, num_kv_heads=2,
-                                                                                       head_dim=32))
+    refuse(backend, monkeypatch)
     impl, builder = make(backend, r)
     assert "num_kv_heads" in impl.stock_reason
     stock_step(impl, builder, r)
@@ -228,8 +237,7 @@ def test_caches_without_a_stock_kernel(backend):
 
 def test_caches_that_only_attune_has(backend, monkeypatch):
     """What attune refuses is not left to kernels that cannot read such a cache."""
-    monkeypatch.setattr(backend._attend, "attention_of", lambda kind: attune.Attention(num_heads=3, num_kv_heads=2,
-                                                                                       head_dim=32))
+    refuse(backend, monkeypatch)
     r = Requests(4, 2, 32, torch.float32, cache_dtype="int8_per_token_head")
     with pytest.raises(ValueError, match="kv_cache_dtype is 'int8_per_token_head'.*a layer .*num_kv_heads"):
         make(backend, r, kv_cache_dtype="int8_per_token_head")
@@ -241,6 +249,25 @@ def test_kernels_before_the_first_request(backend):
     before = attune.info()["statistics"]["compiles"]
     run(impl, builder, r, {"a": 5, "b": 2})
     assert attune.info()["statistics"]["compiles"] == before
+
+
+@pytest.mark.parametrize("attn_type, spec, options", [
+    ("ENCODER_DECODER", "CrossAttentionSpec", {}), ("DECODER", "AttentionSpec", {"drafts": "ngrams"}),
+    ("DECODER", "AttentionSpec", {}),
+])  # fmt: skip
+def test_kernels_of_all_steps(backend, attn_type, spec, options):
+    """Those that store keys of encoders and of drafts, and those of models without causality, too."""
+    is_causal = attn_type == "DECODER" and bool(options)
+    r = Requests(4, 2, 32, torch.float32, block_size=80)
+    spec = getattr(vllm, spec, None) or getattr(sys.modules["vllm.v1.kv_cache_interface"], spec)
+    impl = make(backend, r, attn_type=vllm.AttentionType[attn_type])[0]
+    build_for(backend, [impl], spec=spec(block_size=80, non_causal=not is_causal), **options)
+    attention_of, appends = backend._attend.attention_of, attn_type == "DECODER"
+    kind = impl._kind(is_causal, False, torch.float32, 80, appends)
+    assert attention_of(kind).info["is_ready"]
+    if is_causal or not appends:
+        assert attention_of(kind._replace(appends=False)).info["is_ready"]
+        assert attention_of(backend._attend.writer_of(kind)).info["is_ready"]
 
 
 def test_stats(backend):

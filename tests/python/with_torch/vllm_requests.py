@@ -147,10 +147,10 @@ def make(backend, r, spec=SPEC, scale=0.2, **options):
     return impl, build_for(backend, [impl], r.dtype, replace(spec, block_size=r.block_size))
 
 
-def build_for(backend, impls, dtype=torch.float32, spec=SPEC, cache_dtype="auto"):
+def build_for(backend, impls, dtype=torch.float32, spec=SPEC, cache_dtype="auto", drafts=None):
     layers = {f"layer{i}": vllm.Attention(impl) for i, impl in enumerate(impls)}
     config = types.SimpleNamespace(cache_config=types.SimpleNamespace(cache_dtype=cache_dtype), layers=layers,
-                                   model_config=types.SimpleNamespace(dtype=dtype))
+                                   model_config=types.SimpleNamespace(dtype=dtype), speculative_config=drafts)
     return backend.AttuneBackend.get_builder_cls()(spec, list(layers), config, torch.device("cpu"))
 
 

@@ -175,6 +175,7 @@ class AttentionSpec:
     block_size: int = 16
     state_content_bytes: Any = None
     kv_quant_mode: Any = None
+    non_causal: bool = False
 
 
 class AttentionBackendEnum(enum.Enum):
