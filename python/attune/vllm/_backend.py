@@ -100,7 +100,10 @@ class AttuneBuilder(CPUAttentionMetadataBuilder):
         is_causal = not getattr(kv_cache_spec, "non_causal", False)
         has_drafts = vllm_config.speculative_config is not None
         for impl in impls:
-            impl.prepare(vllm_config.model_config.dtype, kv_cache_spec.block_size, is_causal, has_drafts)
+            target = impl.kv_sharing_target_layer_name
+            writers = get_layers_from_vllm_config(vllm_config, Attention, [target] if target else []).values()
+            writer = next((layer.impl for layer in writers), None)  # it comes before, so it is prepared
+            impl.prepare(vllm_config.model_config.dtype, kv_cache_spec.block_size, is_causal, has_drafts, writer)
         self.has_stock = any(impl.stock_reason for impl in impls)
         if self.has_stock and refusal:
             raise refusal
@@ -175,18 +178,26 @@ class AttuneImpl(CPUAttentionBackendImpl):
         if self.stock_reason:
             _attend.leave(self.stock_reason, logger)
 
-    def prepare(self, dtype: torch.dtype, block_size: int, is_causal: bool, has_drafts: bool) -> None:
+    def prepare(
+        self, dtype: torch.dtype, block_size: int, is_causal: bool, has_drafts: bool, writer: Optional[AttuneImpl]
+    ) -> None:
         """Compiles the layer's kernels, or takes them from the cache, before the first request. What attune cannot do
-        is vLLM's from here on: nothing has been written to a cache yet."""
+        is vLLM's from here on: nothing has been written to a cache yet. writer: the layer whose keys this one reads."""
         if self.stock_reason:
             return
-        self.stock_reason = self._refusal(dtype, block_size, is_causal, has_drafts)
+        self.stock_reason = writer.stock_reason if writer else ""
+        self.stock_reason = self.stock_reason or self._refusal(dtype, block_size, is_causal, has_drafts)
         if not self.stock_reason:
             return
         if self.kv_cache_dtype not in CPUAttentionBackend.supported_kv_cache_dtypes:
             raise ValueError(
                 f"kv_cache_dtype is {self.kv_cache_dtype!r}, which vLLM's own backend for CPUs cannot read, and attune"
                 f" leaves {self.stock_reason} to it"
+            )
+        if writer and not writer.stock_reason:
+            raise ValueError(
+                f"attune leaves {self.stock_reason} to vLLM's own backend for CPUs, which cannot read the keys that"
+                f" attune writes for {self.kv_sharing_target_layer_name}"
             )
         _attend.leave(self.stock_reason, logger)
 

@@ -270,6 +270,29 @@ def test_kernels_of_all_steps(backend, attn_type, spec, options):
         assert attention_of(backend._attend.writer_of(kind)).info["is_ready"]
 
 
+def test_readers_of_stock_keys(backend, monkeypatch):
+    """The layers that read a cache have the kernels of the layer that writes it: each has an order of its own."""
+    refuse(backend, monkeypatch, lambda kind: kind.appends)
+    r = Requests(4, 2, 32, torch.float32)
+    writer = make(backend, r)[0]
+    reader = make(backend, r, kv_sharing_target_layer_name="layer0")[0]
+    builder = build_for(backend, [writer, reader])
+    assert writer.stock_reason and reader.stock_reason == writer.stock_reason
+    stock_step(reader, builder, r)
+    assert [call[0] for call in reader.calls] == ["forward"]
+
+
+def test_readers_that_attune_refuses(backend, monkeypatch):
+    """vLLM's own kernels cannot read what attune has written: the engine does not start."""
+    r = Requests(4, 2, 32, torch.float32)
+    writer = make(backend, r)[0]
+    reader = make(backend, r, kv_sharing_target_layer_name="other", sinks=SINKS)[0]
+    reader.kv_sharing_target_layer_name, reader.stock_reason = "layer0", ""
+    refuse(backend, monkeypatch, lambda kind: kind.has_sinks)
+    with pytest.raises(ValueError, match="a layer .*cannot read the keys that attune writes for layer0"):
+        build_for(backend, [writer, reader])
+
+
 def test_stats(backend):
     import attune.vllm
 
