@@ -211,7 +211,8 @@ def _shared_plan(layer: Layer, num_blocks: int, shared: _prefix.Shared) -> _pref
     prefix = layer._replace(is_causal=False, appends=False, has_sinks=False, has_lse=True)
     parts = (prefix, shared.prefix), (layer._replace(has_lse=True), shared.own)
     first, second = [_compiled(one).plan(num_pages=num_blocks, **own) for one, own in parts]
-    return _prefix.Plan(first, second, _prefix.joining_of(layer.dtype, layer.num_heads, layer.head_size))
+    columns = layer.head_size_v or layer.head_size
+    return _prefix.Plan(first, second, _prefix.joining_of(layer.dtype, layer.num_heads, columns))
 
 
 def _compiled(layer: Layer) -> attune.Attention:
@@ -255,33 +256,29 @@ class Cache(NamedTuple):
     """The tensors of a layer's cache: views of vLLM's."""
 
     k: torch.Tensor  # [blocks, block_size, kv_heads, head_size]
-    v: Optional[torch.Tensor]  # None: in k
+    v: Optional[torch.Tensor]  # the same with head_size_v; None: in k
     k_scale: Optional[torch.Tensor]  # i8: f32 [blocks, kv_heads, block_size]
     v_scale: Optional[torch.Tensor]
 
 
-def content_bytes(head_size: int, dtype: str, element: int) -> int:
-    """What a key takes of a block and head, K and V and their scales together."""
-    return 2 * head_size + 8 if dtype == "i8" else 2 * head_size * element
-
-
-def views(kv_cache: torch.Tensor, head_size: int, dtype: str) -> Cache:
+def views(kv_cache: torch.Tensor, head_size: int, head_size_v: int, dtype: str) -> Cache:
     """attune's tensors in a cache of vLLM's. The two innermost dims must be contiguous."""
     blocks, heads, size, content = kv_cache.shape
     of_block, of_head, of_key, of_element = kv_cache.stride()
     if of_element != 1 or of_key != content:
         raise ValueError(f"a block has the strides {of_key} and {of_element}; it must be contiguous")
     rows = kv_cache if dtype != "i8" else kv_cache.view(torch.int8)
-    dims, strides = (blocks, size, heads, head_size), (of_block, head_size, of_head, 1)
-    start = rows.storage_offset()
-    k = rows.as_strided(dims, strides, start)
-    v = rows.as_strided(dims, strides, start + size * head_size)
+    start, both = rows.storage_offset(), size * (head_size + head_size_v)
+    k = rows.as_strided((blocks, size, heads, head_size), (of_block, head_size, of_head, 1), start)
+    v = rows.as_strided(
+        (blocks, size, heads, head_size_v), (of_block, head_size_v, of_head, 1), start + size * head_size
+    )
     if dtype != "i8":
         return Cache(k, v, None, None)
-    if any(number % 4 for number in (of_block, of_head, start, 2 * size * head_size)):
+    if any(number % 4 for number in (of_block, of_head, start, both)):
         raise ValueError(f"a block of {size} keys of {head_size} columns does not let scales lie at multiples of 4")
     floats = torch.empty(0, dtype=torch.float32).set_(rows.untyped_storage())
-    first = (start + 2 * size * head_size) // 4
+    first = (start + both) // 4
     k_scale, v_scale = (
         floats.as_strided((blocks, heads, size), (of_block // 4, of_head // 4, 1), at) for at in (first, first + size)
     )
@@ -292,8 +289,8 @@ def writer_of(layer: Layer) -> Layer:
     """What writes keys that are no queries: a step that appends them, in which each attends to itself."""
     return Layer(
         num_heads=layer.num_kv_heads, num_kv_heads=layer.num_kv_heads, head_size=layer.head_size,
-        dtype=layer.cache_dtype if layer.cache_dtype in _HALVES else layer.dtype, scale=1.0,
-        block_size=layer.block_size, cache_dtype=layer.cache_dtype, window=1, appends=True,
+        head_size_v=layer.head_size_v, dtype=layer.cache_dtype if layer.cache_dtype in _HALVES else layer.dtype,
+        scale=1.0, block_size=layer.block_size, cache_dtype=layer.cache_dtype, window=1, appends=True,
     )  # fmt: skip
 
 
@@ -312,7 +309,7 @@ def store(
     key, value = _as_cached(layer, key), _as_cached(layer, value)
     scales: Dict[str, Any] = {name: bindings[name] for name in ("k_scale", "v_scale") if name in bindings}
     plan = attention_of(writer_of(layer)).plan(**_runs(slots.numpy(), layer.block_size), num_pages=cache.k.shape[0])
-    plan.run(key, key, value, out=torch.empty_like(key), runner=runner(), **_tensors_of(cache), **scales)
+    plan.run(key, key, value, out=torch.empty_like(value), runner=runner(), **_tensors_of(cache), **scales)
 
 
 def _as_cached(layer: Layer, rows: torch.Tensor) -> torch.Tensor:

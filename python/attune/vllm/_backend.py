@@ -64,7 +64,7 @@ class AttuneBackend(CPUAttentionBackend):
         mode = getattr(spec, "kv_quant_mode", None)
         if not getattr(mode, "is_per_token_head", False) or spec.state_content_bytes is not None:
             return spec
-        return replace(spec, state_content_bytes=_attend.content_bytes(spec.head_size, "i8", 1))
+        return replace(spec, state_content_bytes=spec.head_size + spec.head_size_v + 8)
 
     @staticmethod
     def get_impl_cls() -> type:
@@ -97,13 +97,12 @@ class AttuneBuilder(CPUAttentionMetadataBuilder):
         self.is_encoder_only_attention = isinstance(kv_cache_spec, EncoderOnlyAttentionSpec)
         found = get_layers_from_vllm_config(vllm_config, Attention, layer_names).values()
         impls = [layer.impl for layer in found if isinstance(layer.impl, AttuneImpl)]
-        is_causal = not getattr(kv_cache_spec, "non_causal", False)
         has_drafts = vllm_config.speculative_config is not None
         for impl in impls:
             target = impl.kv_sharing_target_layer_name
             writers = get_layers_from_vllm_config(vllm_config, Attention, [target] if target else []).values()
             writer = next((layer.impl for layer in writers), None)  # it comes before, so it is prepared
-            impl.prepare(vllm_config.model_config.dtype, kv_cache_spec.block_size, is_causal, has_drafts, writer)
+            impl.prepare(vllm_config.model_config.dtype, kv_cache_spec, has_drafts, writer)
         self.has_stock = any(impl.stock_reason for impl in impls)
         if self.has_stock and refusal:
             raise refusal
@@ -174,19 +173,19 @@ class AttuneImpl(CPUAttentionBackendImpl):
         )  # fmt: skip
         self._layers: Dict[tuple, _attend.Layer] = {}
         self._cache: Optional[tuple] = None
+        self._head_size_v = head_size
         self.stock_reason = "" if kv_cache_dtype in _CACHES else f"a cache of {kv_cache_dtype}"
         if self.stock_reason:
             _attend.leave(self.stock_reason, logger)
 
-    def prepare(
-        self, dtype: torch.dtype, block_size: int, is_causal: bool, has_drafts: bool, writer: Optional[AttuneImpl]
-    ) -> None:
+    def prepare(self, dtype: torch.dtype, spec: Any, has_drafts: bool, writer: Optional[AttuneImpl]) -> None:
         """Compiles the layer's kernels, or takes them from the cache, before the first request. What attune cannot do
         is vLLM's from here on: nothing has been written to a cache yet. writer: the layer whose keys this one reads."""
         if self.stock_reason:
             return
+        self._head_size_v = spec.head_size_v
         self.stock_reason = writer.stock_reason if writer else ""
-        self.stock_reason = self.stock_reason or self._refusal(dtype, block_size, is_causal, has_drafts)
+        self.stock_reason = self.stock_reason or self._refusal(dtype, spec, has_drafts)
         if not self.stock_reason:
             return
         if self.kv_cache_dtype not in CPUAttentionBackend.supported_kv_cache_dtypes:
@@ -201,14 +200,15 @@ class AttuneImpl(CPUAttentionBackendImpl):
             )
         _attend.leave(self.stock_reason, logger)
 
-    def _refusal(self, dtype: torch.dtype, block_size: int, is_causal: bool, has_drafts: bool) -> str:
+    def _refusal(self, dtype: torch.dtype, spec: Any, has_drafts: bool) -> str:
         """Why attune cannot compute this layer; "" if it can, and its kernels are compiled. Keys of encoders, and those
         of drafts beyond the longest request, are stored one by one."""
         if dtype not in _attend.DTYPES:
             return f"a model of {dtype}"
         is_encoder, is_cross = self.attn_type in _ENCODERS, self.attn_type == AttentionType.ENCODER_DECODER
         appends = not is_encoder and not is_cross and self.kv_sharing_target_layer_name is None
-        kind = self._kind(is_causal and not is_cross, False, dtype, 0 if is_encoder else block_size, appends)
+        is_causal = not is_cross and not getattr(spec, "non_causal", False)
+        kind = self._kind(is_causal, False, dtype, 0 if is_encoder else spec.block_size, appends)
         kinds = [kind]
         if is_cross or (appends and has_drafts):
             kinds = [kind, kind._replace(appends=False), _attend.writer_of(kind)]
@@ -229,7 +229,8 @@ class AttuneImpl(CPUAttentionBackendImpl):
             is_encoder = self.attn_type in _ENCODERS
             layer = self._layers[key] = _attend.Layer(
                 num_heads=self.num_heads, num_kv_heads=self.num_kv_heads, head_size=self.head_size,
-                dtype=_attend.DTYPES[dtype], scale=self.scale, kv="tensors" if is_encoder else "paged",
+                head_size_v=self._head_size_v, dtype=_attend.DTYPES[dtype], scale=self.scale,
+                kv="tensors" if is_encoder else "paged",
                 block_size=block_size, cache_dtype="" if is_encoder else _CACHES[self.kv_cache_dtype],
                 is_causal=is_causal and not is_encoder, is_causal_by_request=is_by_request,
                 window=self.sliding_window, soft_cap=float(self.logits_soft_cap),
@@ -245,7 +246,7 @@ class AttuneImpl(CPUAttentionBackendImpl):
             dtype = _CACHES[self.kv_cache_dtype]
             if dtype == "f8" and kv_cache.dtype != torch.float8_e4m3fn:
                 kv_cache = kv_cache.view(torch.float8_e4m3fn)
-            self._cache = (key, _attend.views(kv_cache, self.head_size, dtype))
+            self._cache = (key, _attend.views(kv_cache, self.head_size, self._head_size_v, dtype))
         cache: _attend.Cache = self._cache[1]
         return cache
 
@@ -285,8 +286,9 @@ class AttuneImpl(CPUAttentionBackendImpl):
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """query, output [tokens, heads, head_size]; key, value [tokens, kv_heads, head_size]; kv_cache
-        [blocks, kv_heads, block_size, content]. Appends keys and values, and attends to them and those before."""
+        """query [tokens, heads, head_size], output with columns of a value; key, value [tokens, kv_heads, columns];
+        kv_cache [blocks, kv_heads, block_size, content]. Appends keys and values, and attends to them and those
+        before."""
         if attn_metadata is None:  # vLLM warms up
             return output
         has_new = key is not None and self.kv_sharing_target_layer_name is None

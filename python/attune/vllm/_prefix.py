@@ -124,7 +124,7 @@ class Plan:
         """A request may share blocks that another writes in this step, so the pass that appends runs first. It has the
         sinks. Layers run one after the other, so they share what is between."""
         if self._parts is None:
-            tokens, heads, columns = q.shape
+            tokens, heads, columns = out.shape
             parts, lse = q.new_empty((2, heads, tokens, columns)), q.new_empty((2, heads, tokens), dtype=torch.float32)
             passes = [dict(out=part.transpose(0, 1), lse=sums) for part, sums in zip(parts, lse)]
             self._parts = *passes, dict(parts=parts.flatten(1, 2), parts_lse=lse.flatten(1))

@@ -36,6 +36,21 @@ def test_sizes(backend, dim, block_size):
         torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2), rtol=3e-5, atol=6e-6)
 
 
+@pytest.mark.parametrize("cache", ["auto", "fp8", "int8_per_token_head"])
+def test_values_of_another_size(backend, cache):
+    """Keys of 48 columns and values of 32, in steps and slot by slot."""
+    r = Requests(4, 2, 48, torch.float32, cache_dtype=cache, dim_v=32)
+    impl, builder = make(backend, r, kv_cache_dtype=cache)
+    tolerance = 3e-5 if cache == "auto" else 0.02
+    for counts in STEPS:
+        names, common, query, out = run(impl, builder, r, counts)
+        torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2), rtol=tolerance, atol=tolerance)
+    names, common, key, value = r.common({"e": 20})
+    impl.do_kv_cache_update(LAYER, key, value, r.cache, common.slot_mapping)
+    names, common, query, out = run(impl, builder, r, {"e": 3})
+    torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2), rtol=tolerance, atol=tolerance)
+
+
 def test_layers_share_a_plan(backend):
     """Two layers of one kind and one with a window: a plan for each kind, made once a step."""
     r = [Requests(4, 2, 32, torch.float32, seed=seed) for seed in (1, 1, 1)]

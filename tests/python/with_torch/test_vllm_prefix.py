@@ -71,6 +71,10 @@ def test_caches_of_other_types(backend, cache, tolerance):
     check(backend, r, (tolerance, tolerance), {"kv_cache_dtype": cache}, {})
 
 
+def test_values_of_another_size(backend):
+    check(backend, Requests(4, 2, 48, torch.float32, dim_v=32), DTYPES[torch.float32], {}, {})
+
+
 def test_keys_of_an_earlier_layer(backend):
     """A layer that shares the keys of another appends nothing."""
     r = in_order(Requests(4, 2, 32, torch.float32))

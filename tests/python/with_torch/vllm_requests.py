@@ -36,18 +36,18 @@ DTYPES = {torch.float32: (3e-5, 6e-6), torch.bfloat16: (3e-2, 2e-2), torch.float
 class Requests:
     """Requests with the keys and values that they had so far, and a cache of vLLM's for them."""
 
-    def __init__(self, heads, kv_heads, dim, dtype, block_size=16, blocks=64, cache_dtype="auto", seed=1):
+    def __init__(self, heads, kv_heads, dim, dtype, block_size=16, blocks=64, cache_dtype="auto", seed=1, dim_v=0):
         self.heads, self.kv_heads, self.dim, self.dtype, self.block_size = heads, kv_heads, dim, dtype, block_size
-        self.cache_dtype = cache_dtype
+        self.cache_dtype, self.dim_v = cache_dtype, dim_v or dim
         self.random = random.Random(seed)
         self.generator = torch.Generator().manual_seed(seed)
-        content, stored = 2 * dim, dtype
+        content, stored = dim + self.dim_v, dtype
         if cache_dtype == "fp8":
             stored = torch.uint8
         if cache_dtype == "bfloat16":
             stored = torch.bfloat16
         if cache_dtype == "int8_per_token_head":
-            content, stored = 2 * dim + 8, torch.int8
+            content, stored = content + 8, torch.int8
         self.cache = torch.zeros((blocks, kv_heads, block_size, content), dtype=torch.uint8 if stored.itemsize == 1
                                  else stored)
         if stored.itemsize > 1:
@@ -63,15 +63,15 @@ class Requests:
         self.keys[name], self.values[name] = self.keys[other][:count], self.values[other][:count]
         self.tables[name] = self.tables[other][:blocks]
 
-    def draw(self, count, heads):
-        return torch.randn((count, heads, self.dim), generator=self.generator).to(self.dtype)
+    def draw(self, count, heads, dim=0):
+        return torch.randn((count, heads, dim or self.dim), generator=self.generator).to(self.dtype)
 
     def common(self, counts, **more):
         """The metadata of a step in which request r gets counts[r] tokens, and its new keys and values."""
         names = list(counts)
         self.random.shuffle(names)  # in no order
         total = sum(counts.values())
-        key, value = self.draw(total + 3, self.kv_heads), self.draw(total + 3, self.kv_heads)
+        key, value = self.draw(total + 3, self.kv_heads), self.draw(total + 3, self.kv_heads, self.dim_v)
         starts, slots, first = [0], [], 0
         for name in names:
             new = slice(first, first + counts[name])
@@ -144,11 +144,14 @@ def make(backend, r, spec=SPEC, scale=0.2, **options):
     impl = backend.AttuneBackend.get_impl_cls()(r.heads, r.dim, scale, r.kv_heads, options.pop("alibi_slopes", None),
                                                 options.pop("sliding_window", None), options.pop("kv_cache_dtype"),
                                                 **options)
-    return impl, build_for(backend, [impl], r.dtype, replace(spec, block_size=r.block_size))
+    sizes = dict(block_size=r.block_size, head_size=r.dim, head_size_v=r.dim_v)
+    return impl, build_for(backend, [impl], r.dtype, replace(spec, **sizes))
 
 
 def build_for(backend, impls, dtype=torch.float32, spec=SPEC, cache_dtype="auto", drafts=None):
     layers = {f"layer{i}": vllm.Attention(impl) for i, impl in enumerate(impls)}
+    if not spec.head_size:
+        spec = replace(spec, head_size=impls[0].head_size, head_size_v=None)
     config = types.SimpleNamespace(cache_config=types.SimpleNamespace(cache_dtype=cache_dtype), layers=layers,
                                    model_config=types.SimpleNamespace(dtype=dtype), speculative_config=drafts)
     return backend.AttuneBackend.get_builder_cls()(spec, list(layers), config, torch.device("cpu"))
@@ -157,7 +160,7 @@ def build_for(backend, impls, dtype=torch.float32, spec=SPEC, cache_dtype="auto"
 def run(impl, builder, r, counts, layer=LAYER, **more):
     names, common, key, value = r.common(counts, **more)
     query = r.draw(common.num_actual_tokens + 3, r.heads)
-    out = torch.full((query.shape[0], r.heads, r.dim), 7.0, dtype=r.dtype)
+    out = torch.full((query.shape[0], r.heads, r.dim_v), 7.0, dtype=r.dtype)
     metadata = builder.build(0, common)
     assert impl.forward(layer, query, key, value, r.cache, metadata, out) is out
     assert (out[common.num_actual_tokens:] == 7).all()  # padding is not written

@@ -176,6 +176,10 @@ class AttentionSpec:
     state_content_bytes: Any = None
     kv_quant_mode: Any = None
     non_causal: bool = False
+    head_size_v: Any = None
+
+    def __post_init__(self):
+        self.head_size_v = self.head_size_v or self.head_size
 
 
 class AttentionBackendEnum(enum.Enum):
