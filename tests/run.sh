@@ -9,7 +9,9 @@
 # that out: then its exit status is its one case (77: skipped). It is a failure, too, if a test exits non-zero, dies,
 # runs longer than TEST_TIMEOUT seconds or reports fewer cases than its plan.
 #
-# Tests find the products in $BUILD and the command at $ATTUNE; each has an empty cache and TMPDIR of its own.
+# Tests find the products in $BUILD and the command at $ATTUNE; each has an empty cache and TMPDIR of its own. They see
+# no ATTUNE_ variable of the caller but those for tests: ATTUNE_TEST_*, ATTUNE_STRESS and ATTUNE_STEPS. Locale and umask
+# are the same for everybody.
 # TEST_JOBS run at a time. $BUILD/test-logs has the whole output of the tests, in its file `times` what each took, and
 # in `cases` every case with its verdict, sorted: two runs of the same tests have the same list. ATTUNE_TEST_SEED sets
 # another seed of random tests. TEST_ISA=avx2 generates code for that instruction set where a test names none.
@@ -20,8 +22,12 @@ BUILD=$(realpath "${BUILD:-build}")
 export BUILD ATTUNE=$BUILD/attune CMOCKA_MESSAGE_OUTPUT=TAP LLVM_CONFIG=${LLVM_CONFIG:-llvm-config-19}
 # shellcheck source=tests/sanitizers.sh
 . tests/sanitizers.sh
-unset ATTUNE_ISA ATTUNE_MACHINE ATTUNE_COMPILE ATTUNE_COMPILE_TIMEOUT_MS ATTUNE_CODEGEN ATTUNE_CODEGEN_WORKER \
-    ATTUNE_PERF
+export LC_ALL=C
+unset LANGUAGE CDPATH
+umask 022
+for name in "${!ATTUNE_@}"; do
+    case $name in ATTUNE_TEST_* | ATTUNE_STRESS | ATTUNE_STEPS) ;; *) unset "$name" ;; esac
+done
 [ -z "${TEST_ISA:-}" ] || export ATTUNE_ISA=$TEST_ISA
 timeout=${TEST_TIMEOUT:-1200}
 jobs=${TEST_JOBS:-$(nproc)}
