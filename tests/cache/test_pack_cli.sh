@@ -114,11 +114,8 @@ if has_python; then
     server=$!
 fi
 if [ -n "$server" ]; then
-    port=
-    for ((i = 0; i < 100 && ${#port} == 0; i++)); do
-        sleep 0.1
-        port=$(sed -n 's/^Serving HTTP on .* port \([0-9]*\) .*/\1/p' "$work/server.log")
-    done
+    soon grep -q '^Serving HTTP on .* port [0-9]' "$work/server.log"
+    port=$(sed -n 's/^Serving HTTP on .* port \([0-9]*\) .*/\1/p' "$work/server.log")
     url=http://127.0.0.1:$port
     expect "a URL is added" 0 ': 2 new kernels .* 0 known, 0 damaged' without "$work/three" "$attune" cache add \
         "$url/kernels.pack"

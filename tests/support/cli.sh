@@ -52,10 +52,10 @@ without_fma() { sed -E 's/fma\((left|splat.*), (packed.*:x8|right), (sum.*)\)$/\
 # can_run ISA: whether this CPU runs the instruction set.
 can_run() { "$ATTUNE" info | grep -qE "^runs (.* )?$1( |$)"; }
 
-# soon COMMAND…: waits until it succeeds, a minute at most.
+# soon COMMAND…: waits until it succeeds, five minutes at most.
 soon() {
     local i
-    for ((i = 0; i < 600; i++)); do
+    for ((i = 0; i < 3000; i++)); do
         "$@" && return
         sleep 0.1
     done

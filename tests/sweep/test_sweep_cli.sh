@@ -194,7 +194,7 @@ done
 grid=seq_q=1:30,num_heads=2,head_dim=8
 "$attune" sweep --samples=40 --max-spread=none -o "$work/long.json" $grid >"$work/stdout" 2>"$work/stderr" </dev/null &
 pid=$!
-for _ in $(seq 200); do grep -q median_us "$work/long.json" 2>"$work/none" && break; sleep 0.1; done
+soon grep -qs median_us "$work/long.json"
 kill -INT $pid
 wait $pid
 status=$?
@@ -209,7 +209,7 @@ report $? "to the end"
 "$attune" sweep --samples=40 --max-spread=none -o "$work/killed.json" $grid >"$work/stdout" 2>"$work/stderr" \
     </dev/null &
 pid=$!
-for _ in $(seq 200); do grep -q median_us "$work/killed.json" 2>"$work/none" && break; sleep 0.1; done
+soon grep -qs median_us "$work/killed.json"
 kill -KILL $pid
 wait $pid 2>"$work/none"
 before=$(grep -c median_us "$work/killed.json")
@@ -220,7 +220,7 @@ expect "a killed one, too" 0 "^$((30 - before)) measured now; $before had result
 "$attune" sweep --samples=100000 -o "$work/one.json" num_heads=2,seq_q=4,32,head_dim=8 >"$work/stdout" \
     2>"$work/stderr" </dev/null &
 pid=$!
-for _ in $(seq 200); do grep -qE '"(hits|misses)": [1-9]' "$work/one.json" 2>"$work/none" && break; sleep 0.1; done
+soon grep -qsE '"(hits|misses)": [1-9]' "$work/one.json"
 kill -TERM $pid
 wait $pid
 status=$?
@@ -233,7 +233,7 @@ report $? "an interruption does not wait for the problem at hand"
 "$attune" sweep --samples=100000 -o "$work/shared.json" num_heads=2,seq_q=4,32,head_dim=8 >"$work/none" 2>&1 \
     </dev/null &
 pid=$!
-for _ in $(seq 200); do grep -qE '"(hits|misses)": [1-9]' "$work/shared.json" 2>"$work/none2" && break; sleep 0.1; done
+soon grep -qsE '"(hits|misses)": [1-9]' "$work/shared.json"
 ln -s shared.json "$work/link.json"
 refuse "a file that another sweep writes to" 'another sweep writes to .*link.json now' "$attune" sweep \
     --samples=100000 -o "$work/link.json" $grid
