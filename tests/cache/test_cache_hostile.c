@@ -195,7 +195,7 @@ static void each_heals(void **state) {
         if (origin_of(*state, NULL, SMALL) != ATTUNE_FROM_DISK) fail_msg("%s stays", plants[i].name);
         temp_dir_first(*state, "", aside);
         if (plants[i].plant == a_full_directory) {
-            snprintf(aside, sizeof aside, "rm -r %s/aside-*/precious %s/aside-*", (char *)*state, (char *)*state);
+            snprintf(aside, sizeof aside, "rm -r '%s'/aside-*/precious '%s'/aside-*", (char *)*state, (char *)*state);
             assert_int_equal(system(aside), 0); /* nothing was lost */
         }
         if (temp_dir_count(*state, "", "") != 1) fail_msg("%s: something stays beside the entry", plants[i].name);
@@ -217,7 +217,7 @@ static void each_gives_way_to_an_entry(void **state) {
         if (attune_cache_export(source, out, &copied)) fail_msg("%s: %s", plants[i].name, attune_last_message());
         if (copied.added != 1) fail_msg("%s is taken for an entry", plants[i].name);
         assert_int_equal(origin_of(out, NULL, SMALL), ATTUNE_FROM_DISK);
-        snprintf(path, sizeof path, "rm -r %s", out);
+        snprintf(path, sizeof path, "rm -r '%s'", out);
         assert_int_equal(system(path), 0);
     }
     attune_context_destroy(source);
@@ -332,7 +332,7 @@ static void a_read_only_file_system(void **state) {
         plants[i].plant(*state, path);
         assert_int_equal(origin_of(*state, &io, SMALL), ATTUNE_FROM_COMPILER);
         assert_int_equal(origin_of(*state, NULL, SMALL), ATTUNE_FROM_COMPILER);
-        snprintf(path, sizeof path, "rm -r %s/*", (char *)*state);
+        snprintf(path, sizeof path, "rm -r '%s'/*", (char *)*state);
         assert_int_equal(system(path), 0);
     }
 }
@@ -633,7 +633,7 @@ static void a_host_that_closes_all(void **state) {
     for (int i = 0; i < 3; i++) {
         file_path command;
         assert_child(bodies[i], *state);
-        snprintf(command, sizeof command, "rm -r %s/*", (char *)*state);
+        snprintf(command, sizeof command, "rm -r '%s'/*", (char *)*state);
         assert_int_equal(system(command), 0);
     }
 }

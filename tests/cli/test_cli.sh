@@ -922,11 +922,11 @@ expect "and of built-in kernels" 0 '^tier 0 +/.*tier0.so is not used: it is of a
 expect "its JSON, too" 0 '"tier0_refusal": ".*tier0.so is not used: it is of another build' env \
     ATTUNE_TIER0="$work/tier0.so" "$attune" info --json
 expect "nothing else is refused" 0 '"codegen_refusal": "",' "$attune" info --json
-expect "info tries no compiler that nobody wants" 0 '^codegen +/[^ ]*/other.so$' env ATTUNE_COMPILE=never \
+expect "info tries no compiler that nobody wants" 0 '^codegen +/.*/other.so$' env ATTUNE_COMPILE=never \
     ATTUNE_CODEGEN="$work/other.so" "$attune" info
 info_by() { env ATTUNE_COMPILE=worker ATTUNE_CODEGEN_WORKER="$1" ATTUNE_CODEGEN="$2" "$attune" info; }
-expect "info by a worker" 0 '^worker +/[^ ]*/attune-codegen-worker$' env ATTUNE_COMPILE=worker "$attune" info
-expect "info names a worker that is none" 0 '^worker +/[^ ]*bin/false, not used: the worker .* does not start' \
+expect "info by a worker" 0 '^worker +/.*/attune-codegen-worker$' env ATTUNE_COMPILE=worker "$attune" info
+expect "info names a worker that is none" 0 '^worker +/.*bin/false, not used: the worker .* does not start' \
     info_by /bin/false "$BUILD/libattune-codegen.so"
 expect "info blames a worker's code generator" 0 '^codegen +/.*other.so, not used: .*this worker of' \
     info_by "$BUILD/attune-codegen-worker" "$work/other.so"

@@ -36,23 +36,23 @@ static const char *const commands[] = {
     "explain " SMALL,
     "explain " SMALL " --dry-run",
     "tune --budget=0.05s " SMALL,
-    "tune --budget=0.05s --export %s/tuned.db " SMALL,
-    "tune --budget=0.05s --import %s/tuned.db " SMALL,
+    "tune --budget=0.05s --export '%s/tuned.db' " SMALL,
+    "tune --budget=0.05s --import '%s/tuned.db' " SMALL,
     "sweep --samples=1 num_heads=2,seq_q=4,9,head_dim=8",
     "warm " SMALL,
-    "bundle -o %1$s/libb.a --header %1$s/b.h --name b --targets x86-64 " SMALL,
+    "bundle -o '%1$s/libb.a' --header '%1$s/b.h' --name b --targets x86-64 " SMALL,
     "cache ls",
     "cache verify",
     "cache why " SMALL,
     "cache why num_heads=2,seq_q=7,head_dim=8",
     "cache audit --sample=1",
     "cache gc",
-    "cache export %s/out",
-    "cache import %s/out",
-    "cache clear --cache-dir=%s/out",
+    "cache export '%s/out'",
+    "cache import '%s/out'",
+    "cache clear --cache-dir='%s/out'",
     "info",
     "info --probe-machine",
-    "ir examples/ir/scale_rows.air --arg n=3 --arg x=%s/x.npy --check",
+    "ir examples/ir/scale_rows.air --arg n=3 --arg 'x=%s/x.npy' --check",
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
@@ -81,7 +81,7 @@ static json_t *document_of(const char *words) {
     int status;
     json_error_t why;
     assert_true(asprintf(&filled, words, folder) > 0);
-    assert_true(asprintf(&command, "%s %s --json 2>%s/stderr", program_of(words), filled, folder) > 0);
+    assert_true(asprintf(&command, "%s %s --json 2>'%s/stderr'", program_of(words), filled, folder) > 0);
     char *const text = output_of(command, &status);
     if (status) print_error("%s: status %d\n%s\n", command, status, text);
     assert_int_equal(status, 0);
@@ -185,7 +185,7 @@ static void test_failures(void **state) {
         {"check head_dim=0,seq_q=4", 1, false},
         {"bench " SMALL " --samples=1 --sizes=seq_q=5", 1, false},
         {"sweep --samples=1 num_heads=2,head_dim=8,seq_kv=4,seq_q=4,dynamic", 1, true},
-        {"conform %s/bad", 1, true},
+        {"conform '%s/bad'", 1, true},
         {"conform /nonexistent", 1, true},
         {"ir /nonexistent", 1, false},
         {"ir examples/ir/scale_rows.air --emit=ir", 2, false},
@@ -200,14 +200,14 @@ static void test_failures(void **state) {
         char command[4 * TEMP_DIR_CHARS], words[2 * TEMP_DIR_CHARS];
         int status;
         snprintf(words, sizeof words, failures[i].words, folder);
-        snprintf(command, sizeof command, "%s %s --json 2>%s/stderr", program_of(words), words, folder);
+        snprintf(command, sizeof command, "%s %s --json 2>'%s/stderr'", program_of(words), words, folder);
         char *const text = output_of(command, &status);
         if (status != failures[i].status << 8) print_error("%s: status %d\n", command, status);
         assert_int_equal(status, failures[i].status << 8);
         json_t *const document = json_loads(text, 0, NULL);
         if (!!document != failures[i].prints || (!document && *text)) print_error("%s printed '%s'\n", command, text);
         assert_true(failures[i].prints ? document != NULL : !*text);
-        snprintf(command, sizeof command, "wc -c <%s/stderr", folder);
+        snprintf(command, sizeof command, "wc -c <'%s/stderr'", folder);
         char *const bytes = output_of(command, &status);
         assert_true(atoi(bytes) > 0);
         json_decref(document);
@@ -273,7 +273,7 @@ static const char *text_in(const json_t *object, const char *name) {
 
 static void test_texts_beyond_ascii(void **state) {
     (void)state;
-    static const char *const listings[] = {"cache ls --cache-dir=%s/cafe", "cache audit --cache-dir=%s/cafe"};
+    static const char *const listings[] = {"cache ls --cache-dir='%s/cafe'", "cache audit --cache-dir='%s/cafe'"};
     char directory[TEMP_DIR_CHARS + 8];
     snprintf(directory, sizeof directory, "%s/cafe", folder);
     make_entry_beyond_ascii(directory);
@@ -283,7 +283,7 @@ static void test_texts_beyond_ascii(void **state) {
         assert_string_equal(text_in(json_array_get(list, 0), "problem"), "ir_file.1 caf\xc3\xa9");
         json_decref(document);
     }
-    json_t *const document = document_of("cache why examples/ir/matmul_tiled.air --cache-dir=%s/cafe");
+    json_t *const document = document_of("cache why examples/ir/matmul_tiled.air --cache-dir='%s/cafe'");
     json_t *const differences = json_object_get(document, "differences");
     assert_string_equal(text_in(json_object_get(document, "nearest"), "problem"), "ir_file.1 caf\xc3\xa9");
     assert_int_equal(json_array_size(differences), 1);
@@ -304,7 +304,7 @@ static int setup(void **state) {
     if (status) return status;
     /* A case that is none, for conform. */
     char command[3 * TEMP_DIR_CHARS];
-    snprintf(command, sizeof command, "mkdir %s/bad && echo '{' >%s/bad/case.json", folder, folder);
+    snprintf(command, sizeof command, "mkdir '%s/bad' && echo '{' >'%s/bad/case.json'", folder, folder);
     free(output_of(command, &status));
     return !npy_write(path, NPY_F4, 2, shape, x, message) || status;
 }

@@ -714,7 +714,7 @@ static void the_database_is_where_the_cache_is(void **state) {
     assert_int_equal(chdir(home), 0);
     assert_int_equal(attune_tuning_export(context, other_path), ATTUNE_OK);
     attune_context_destroy(context);
-    snprintf(command, sizeof command, "rm -r %s/c %s/link", dir, dir);
+    snprintf(command, sizeof command, "rm -r '%s/c' '%s/link'", dir, dir);
     assert_int_equal(system(command), 0);
 }
 
