@@ -14,7 +14,7 @@ from ._problem import _NAMES
 from ._steps import _lend, _Lent, _refuse_repeats
 from ._structs import ConvDesc, ConvStep, sized
 from ._tensor import empty
-from ._values import flag, integer
+from ._values import flag, integer, set_threads
 
 
 @functools.lru_cache(maxsize=64)
@@ -91,9 +91,7 @@ def causal_conv(
     step.weights, step.bias = lent["weights"].data, lent["bias"].data if "bias" in lent else None
     step.cu_seqlens = lists["cu_seqlens"].data if "cu_seqlens" in lists else None
     step.state_ids = lists["state_ids"].data if "state_ids" in lists else None
-    step.max_threads = integer(max_threads, "max_threads")
-    if runner is not None:
-        step.runner = runner.pointer
+    set_threads(step, max_threads, runner)
     handle = _handle_of(as_context(context), tuple(sorted(fields.items())))
     check(lib.attune_conv_run(handle.pointer, ctypes.byref(step)))
     return out, state

@@ -14,7 +14,7 @@ from ._problem import _NAMES
 from ._steps import _check_list, _lend, _Lent, _list_of, _refuse_repeats
 from ._structs import IndexDesc, IndexStep, sized
 from ._tensor import empty
-from ._values import flag, integer
+from ._values import flag, integer, set_threads
 
 _MOST_IDS = 65536
 
@@ -108,9 +108,7 @@ def index(
             _put_output(step, "lens", result.lens, shape, "i32")]
     if has_scores:
         kept.append(_put_output(step, "scores", result.scores, [*shape, num_ids], "f32"))
-    step.max_threads = integer(max_threads, "max_threads")
-    if runner is not None:
-        step.runner = runner.pointer
+    set_threads(step, max_threads, runner)
     handle = _handle_of(as_context(context), tuple(sorted(fields.items())))
     check(lib.attune_index_run(handle.pointer, ctypes.byref(step)))
     del kept

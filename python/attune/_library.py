@@ -190,10 +190,7 @@ def run_options(max_threads: int, runner: Any = None) -> Any:
     """A pointer to attune_run_options, or None where nothing is asked for."""
     if type(max_threads) is int and not max_threads and runner is None:
         return None
-    max_threads = _values.integer(max_threads, "max_threads")
     options = RunOptions()
     options.struct_size = ctypes.sizeof(RunOptions)
-    options.max_threads = max_threads
-    if runner is not None:
-        options.runner = runner.pointer
+    _values.set_threads(options, max_threads, runner)
     return byref(options)

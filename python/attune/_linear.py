@@ -15,7 +15,7 @@ from ._problem import _NAMES
 from ._steps import _check_list, _lend, _Lent, _refuse_repeats
 from ._structs import LinearDesc, LinearStep, sized
 from ._tensor import _DTYPES, address, code_name, empty, layout
-from ._values import choice, flag, integer, number
+from ._values import choice, flag, number, set_threads
 
 RULES = ("linear", "gated", "delta", "gated_delta")
 GATES = ("none", "silu", "sigmoid")
@@ -150,9 +150,7 @@ def linear_attention(
             if len(_ready) >= _CAP:
                 _ready.clear()
             _ready[key] = ready
-    step.max_threads = integer(max_threads, "max_threads")
-    if runner is not None:
-        step.runner = runner.pointer
+    set_threads(step, max_threads, runner)
     check(lib.attune_linear_run(ready.handle.pointer, ctypes.byref(step)))
     return out, state
 

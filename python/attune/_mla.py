@@ -14,7 +14,7 @@ from ._problem import _NAMES
 from ._steps import _check_list, _lend, _Lent
 from ._structs import MlaDesc, MlaStep, MlaWeights, sized
 from ._tensor import _DTYPES, code_name, empty
-from ._values import choice, flag, integer, number
+from ._values import choice, flag, integer, number, set_threads
 
 FORMS = ("by_cost", "absorbed", "unabsorbed")
 _FLOATS = ("f32", "bf16", "f16")
@@ -232,9 +232,7 @@ class MLA:
         self._set_cache(step, rows, kv_lens, block_table, kept)
         self._set_rotary(step, cos, sin, positions, tokens, kept)
         self._set_lists(step, kv_ids, kv_id_lens, lead, kept)
-        step.max_threads = integer(max_threads, "max_threads")
-        if runner is not None:
-            step.runner = runner.pointer
+        set_threads(step, max_threads, runner)
         check(lib.attune_mla_run(self._pointer, ctypes.byref(step)))
         return out
 

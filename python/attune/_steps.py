@@ -15,7 +15,7 @@ from ._problem import _NAMES, Problem, TensorInfo, _pair, _plain
 from ._step_plan import StepPlan
 from ._structs import AttentionDesc, AttentionInfo, Binding, CacheBytes, DLTensor, Step, sized
 from ._tensor import _DTYPES, PYTHON_NAMES, address, code_name, empty, layout, lend
-from ._values import MOST_DEADLINE_US, choice, flag, integer, number, text
+from ._values import MOST_DEADLINE_US, choice, flag, integer, number, set_threads, text
 
 _KINDS = ("tensors", "cache", "paged")
 _SCALES = tuple("none head token group channel inline inline_min token_min group_min channel_min".split())
@@ -424,9 +424,7 @@ class Attention:
             step.lse.data = address(lse)
         if bindings:
             step.bindings, step.num_bindings = self._bind(bindings, kept), len(bindings)
-        step.max_threads = integer(max_threads, "max_threads")
-        if runner is not None:
-            step.runner = runner.pointer
+        set_threads(step, max_threads, runner)
         if cancel is not None:
             lent = _lend(cancel, "cancel", False)
             _check_list(lent, "cancel")

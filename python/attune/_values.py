@@ -56,6 +56,16 @@ def integer(value: Any, name: str, low: int = 0, high: int = 2**32 - 1) -> int:
     return number
 
 
+def set_threads(into: Any, max_threads: Any, runner: Any) -> None:
+    """Puts who works into a step, or into the options of a run."""
+    into.max_threads = integer(max_threads, "max_threads")
+    if runner is None:
+        return
+    if not isinstance(getattr(runner, "pointer", None), int):
+        raise InvalidTypeError(f"runner is {kind(runner)}; it must be a runner, such as attune.torch.runner()")
+    into.runner = runner.pointer
+
+
 def number(value: Any, name: str) -> float:
     """A number other than NaN."""
     try:

@@ -28,7 +28,7 @@ from ._problem import _NAMES, DYNAMIC, Problem
 from ._steps import _lend, _Lent
 from ._structs import BlocksDesc, BlocksStep, sized
 from ._tensor import dtype_name, empty
-from ._values import flag, integer, number
+from ._values import flag, integer, number, set_threads
 
 __all__ = ["attention", "scores", "choose"]
 
@@ -320,9 +320,8 @@ def scores(
     _set_view(step.q, of_q)
     _set_view(step.k, of_k)
     into = _lend(shares, "shares", True)
-    step.shares, step.max_threads = into.data, integer(max_threads, "max_threads")
-    if runner is not None:
-        step.runner = runner.pointer
+    step.shares = into.data
+    set_threads(step, max_threads, runner)
     handle = _estimator(as_context(None), tuple(fields.items()))
     check(lib.attune_blocks_run(handle.pointer, ctypes.byref(step)))
     return shares

@@ -76,6 +76,7 @@ def test_sizes_of_a_plan():
     ("max_threads is 1.5", lambda: attune.compile(TEXT)(**tensors(), max_threads=1.5)),
     ("max_threads is True", lambda: attune.compile(TEXT)(**tensors(), max_threads=True)),
     ("q is an object", lambda: attune.compile(TEXT)(**{**tensors(), "q": object()})),
+    ("runner is an int; it must be a runner", lambda: attune.compile(TEXT).run(**tensors(), runner=5)),
 ])
 def test_wrong_types(sentence, call):
     refused(sentence, call, kind=TypeError)
