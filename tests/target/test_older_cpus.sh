@@ -4,6 +4,7 @@
 # with a sanitizer, which qemu has no address space for. Needs ATTUNE, the command, and an ATTUNE_CACHE_DIR of its own.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+unset ATTUNE_ISA # each CPU has its own sets, whatever TEST_ISA says
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 . tests/support/cli.sh
