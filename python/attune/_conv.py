@@ -8,10 +8,10 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ._context import Context, as_context
 from ._errors import InvalidArgumentError
+from ._lent import _lend, _Lent, _refuse_repeats
 from ._library import check, lib
 from ._linear import _FLOATS, _check_shape, _Handle, _lists, _name_of
 from ._problem import _NAMES
-from ._steps import _lend, _Lent, _refuse_repeats
 from ._structs import ConvDesc, ConvStep, sized
 from ._tensor import empty
 from ._values import flag, integer, set_threads

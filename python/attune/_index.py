@@ -8,10 +8,10 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._context import Context, as_context
 from ._errors import InvalidArgumentError
+from ._lent import _check_list, _lend, _Lent, _list_of, _refuse_repeats
 from ._library import check, lib
 from ._linear import _check_shape, _Handle, _name_of
 from ._problem import _NAMES
-from ._steps import _check_list, _lend, _Lent, _list_of, _refuse_repeats
 from ._structs import IndexDesc, IndexStep, sized
 from ._tensor import empty
 from ._values import flag, integer, set_threads

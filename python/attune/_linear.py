@@ -10,9 +10,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from ._attention import _numbers
 from ._context import Context, as_context
 from ._errors import InvalidArgumentError
+from ._lent import _check_list, _lend, _Lent, _refuse_repeats
 from ._library import check, lib
 from ._problem import _NAMES
-from ._steps import _check_list, _lend, _Lent, _refuse_repeats
 from ._structs import LinearDesc, LinearStep, sized
 from ._tensor import _DTYPES, address, code_name, empty, layout
 from ._values import choice, flag, number, set_threads

@@ -9,9 +9,9 @@ from typing import Any, Dict, List, Mapping, Optional
 from ._attention import _numbers
 from ._context import Context, as_context
 from ._errors import InvalidArgumentError
+from ._lent import _check_list, _lend, _Lent
 from ._library import check, lib
 from ._problem import _NAMES
-from ._steps import _check_list, _lend, _Lent
 from ._structs import MlaDesc, MlaStep, MlaWeights, sized
 from ._tensor import _DTYPES, code_name, empty
 from ._values import choice, flag, integer, number, set_threads

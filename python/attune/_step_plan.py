@@ -39,6 +39,13 @@ class StepPlan:
         self._ready: Dict[tuple, Step] = {}
         del kept  # until here the lists lived
 
+    def _refuse(self, given: Dict[str, Any]) -> None:
+        attention = self._attention
+        for name in given:
+            if name not in attention._places:
+                raise InvalidArgumentError(f"{name} was given to a plan of an attention whose kv is {attention.kv!r},"
+                                           f" with appends={attention.appends}")
+
     def _check(self, given: Dict[str, Any]) -> None:
         """That the sequences end within the tensors, and pages within the caches: the library sees pointers only."""
         for name, least in self._tokens.items():
@@ -81,7 +88,7 @@ class StepPlan:
         if ready is not None:
             step = attention._again(ready, given)
         else:
-            attention._refuse_tensors(given)
+            self._refuse(given)
             step = attention._fill(given, kept, dict(self._sizes))
             if key:
                 if len(self._ready) >= _READY:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Mapping
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
 from ._attention import LAYOUTS, _numbers
 from ._context import Context, as_context
 from ._errors import InvalidArgumentError
+from ._lent import _check_dtype, _check_list, _distances, _lend, _list_of
 from ._library import check, lib, quick, when_freed
 from ._problem import _NAMES, Problem, TensorInfo, _pair, _plain
 from ._step_plan import StepPlan
-from ._structs import AttentionDesc, AttentionInfo, Binding, CacheBytes, DLTensor, Step, sized
-from ._tensor import _DTYPES, PYTHON_NAMES, address, code_name, empty, layout, lend
+from ._structs import AttentionDesc, AttentionInfo, Binding, CacheBytes, Step, sized
+from ._tensor import address, empty, layout, lend
 from ._values import MOST_DEADLINE_US, choice, flag, integer, number, set_threads, text
 
 _KINDS = ("tensors", "cache", "paged")
@@ -70,73 +71,6 @@ def _extra(value: str | Mapping[str, Any] | None) -> Optional[bytes]:
     if isinstance(value, Mapping):
         value = ",".join(_pair(name, item) for name, item in value.items() if item is not None)
     return text(value, "extra") if value else None
-
-
-def _nothing() -> None:
-    """lend() asks this what a flat buffer stands for."""
-
-
-def _list_of(value: Any, name: str) -> Any:
-    """A list of a step as int32. Rows of a block table may differ in length: they are filled up with -1."""
-    if name != "block_table" or not isinstance(value, (list, tuple)):
-        return _numbers(value, "i", name)
-    for row in value:
-        if not isinstance(row, (list, tuple, range)):
-            raise InvalidArgumentError(f"{name} has the row {row!r}; it must be a list of the pages of each sequence")
-    rows = [[integer(page, name, -1, 2**31 - 1) for page in row] for row in value]
-    longest = max(map(len, rows), default=0) or 1
-    table = (ctypes.c_int32 * longest * len(rows))()
-    for row, pages in zip(table, rows):
-        row[:] = [*pages, *[-1] * (longest - len(pages))]
-    return table
-
-
-class _Lent(NamedTuple):
-    data: int
-    dtype: Tuple[int, int]
-    shape: List[int]
-    strides: List[int]
-    kept: Any
-
-
-def _lend(value: Any, name: str, writable: bool) -> _Lent:
-    where, kept = lend(value, name, writable, _nothing)
-    tensor = DLTensor.from_address(where)
-    if tensor.device_type != 1:
-        raise InvalidArgumentError(f"{name} is not on the CPU")
-    shape = tensor.shape[: tensor.ndim]
-    if tensor.strides:
-        strides = tensor.strides[: tensor.ndim]
-    else:
-        strides = [1] * len(shape)
-        for i in range(len(shape) - 2, -1, -1):
-            strides[i] = strides[i + 1] * shape[i + 1]
-    data = (tensor.data or 0) + tensor.byte_offset
-    return _Lent(data, (tensor.dtype_code, tensor.dtype_bits), shape, strides, kept)
-
-
-def _check_dtype(lent: _Lent, dtype: str, name: str) -> None:
-    if lent.dtype == _DTYPES[dtype] or (dtype in ("i8", "f8") and lent.dtype == (1, 8)):  # bytes may be unsigned
-        return
-    raise InvalidArgumentError(f"{name} is {code_name(*lent.dtype)}; it must be {PYTHON_NAMES[dtype]}")
-
-
-def _refuse_repeats(lent: _Lent, name: str, axes: Sequence[int]) -> None:
-    """The library takes strides that are all 0 for those of a contiguous tensor."""
-    if 0 not in lent.shape and not any(lent.strides[i] for i in axes) and any(lent.shape[i] > 1 for i in axes):
-        raise InvalidArgumentError(f"{name} repeats one row by strides of 0; copy it")
-
-
-def _check_list(lent: _Lent, name: str) -> None:
-    """Numbers as the library reads them: [n], and a block table [n, pages], whose rows may lie apart."""
-    _check_dtype(lent, "i32", name)
-    rank = 2 if name == "block_table" else 1
-    if len(lent.shape) != rank:
-        raise InvalidArgumentError(f"{name} has {len(lent.shape)} dimensions; it must have {rank}")
-    if lent.shape[-1] > 1 and lent.strides[-1] != 1:
-        raise InvalidArgumentError(f"{name}: its innermost stride is {lent.strides[-1]}; it must be 1")
-    if rank == 2 and lent.shape[0] > 1 and lent.strides[0] <= 0:
-        raise InvalidArgumentError(f"{name} has a row stride of {lent.strides[0]}; copy it")
 
 
 class Attention:
@@ -298,23 +232,9 @@ class Attention:
             raise InvalidArgumentError(f"{name} has the shape {lent.shape}; it must be [{wanted}]")
         view = getattr(step, name)
         view.data = lent.data
-        if 0 in lent.shape:
-            return
-        distances = [0 if axis is None else lent.strides[axis] for axis in place.axes]
-        if len(place.info.shape) != 3 and lent.shape[-1] > 1 and lent.strides[-1] != 1:
-            raise InvalidArgumentError(
-                f"{name}: the elements of a row must lie side by side, but the innermost stride is {lent.strides[-1]}"
-            )
-        wide = [(axis, stride) for axis, stride in enumerate(lent.strides) if lent.shape[axis] > 1]
-        if place.axes == (None, None, None):
-            distances = [0, 0, 0]
-            if any(stride != (1 if axis else lent.shape[-1] if len(lent.shape) > 1 else 1) for axis, stride in wide):
-                raise InvalidArgumentError(f"{name} must be contiguous")
-        elif any(stride < 0 for _, stride in wide):
-            raise InvalidArgumentError(f"{name} has negative strides")
-        else:
-            _refuse_repeats(lent, name, [axis for axis in place.axes if axis is not None])
-        view.batch, view.head, view.token = distances
+        if 0 not in lent.shape:
+            has_rows = len(place.info.shape) != 3
+            view.batch, view.head, view.token = _distances(lent, name, place.axes, has_rows)
 
     def _list(self, step: Step, name: str, value: Any, sizes: Dict[str, int], kept: list) -> None:
         lent = _lend(value, name, False)
@@ -357,12 +277,6 @@ class Attention:
         for name, is_needed in lists.items():
             if is_needed and name not in given and name != "cu_seqlens_kv":
                 raise InvalidArgumentError(f"{name} is missing")
-
-    def _refuse_tensors(self, given: Mapping[str, Any]) -> None:
-        for name in given:
-            if name not in self._places:
-                raise InvalidArgumentError(f"{name} was given to a plan of an attention whose kv is {self.kv!r}, with"
-                                           f" appends={self.appends}")
 
     @staticmethod
     def _check_tokens(step: Step, given: Mapping[str, Any]) -> None:

@@ -22,10 +22,10 @@ import numpy as np
 from ._context import Context, as_context
 from ._errors import InvalidArgumentError, InvalidTypeError
 from ._kernel import Kernel, compile
+from ._lent import _lend, _Lent
 from ._library import check, lib
 from ._linear import _Handle
 from ._problem import _NAMES, DYNAMIC, Problem
-from ._steps import _lend, _Lent
 from ._structs import BlocksDesc, BlocksStep, sized
 from ._tensor import dtype_name, empty
 from ._values import flag, integer, number, set_threads
