@@ -263,7 +263,7 @@ class AttuneImpl(CPUAttentionBackendImpl):
         return tensors
 
     def do_kv_cache_update(
-        self, layer: Any, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor
+        self, layer: Any, key: Any, value: Any, kv_cache: torch.Tensor, slot_mapping: torch.Tensor
     ) -> None:
         """Writes keys that are no queries, or whose slots are not those to which a step appends. vLLM calls it for
         drafts of DFlash, which project the keys of all layers at once."""
