@@ -51,7 +51,7 @@ _NEEDED = {
     "vllm.envs": ("environment_variables",),
     "vllm.config": ("get_layers_from_vllm_config",),
     "vllm.model_executor.layers.attention": ("Attention",),
-    "vllm.v1.kv_cache_interface": ("CrossAttentionSpec", "EncoderOnlyAttentionSpec"),
+    "vllm.v1.kv_cache_interface": ("AttentionSpec", "CrossAttentionSpec", "EncoderOnlyAttentionSpec"),
     "vllm.v1.attention.backends.registry": ("register_backend", "AttentionBackendEnum.CPU_ATTN"),
     "vllm.v1.attention.backend": ("AttentionType.ENCODER", "AttentionType.ENCODER_ONLY",
                                   "AttentionType.ENCODER_DECODER", "CommonAttentionMetadata", "MultipleOf"),
@@ -67,17 +67,20 @@ _NEEDED_BY_MLA = {
     "vllm.model_executor.layers.attention.mla_attention": ("MLACommonMetadataBuilder._build_decode",
                                                            "QueryLenSupport.VARLEN"),
 }  # fmt: skip
-# Parameters of two functions of vLLM's own implementation, in order.
+# Parameters of functions of vLLM's own implementation, in order.
 _PARAMETERS = {
     "__init__": "num_heads head_size scale num_kv_heads alibi_slopes sliding_window kv_cache_dtype logits_soft_cap"
                 " attn_type kv_sharing_target_layer_name sinks",
     "forward": "layer query key value kv_cache attn_metadata output output_scale output_block_scale",
+    "do_kv_cache_update": "layer key value kv_cache slot_mapping",
 }  # fmt: skip
 # Fields of metadata that attune reads or gives, among others.
 _FIELDS = {
     ("vllm.v1.attention.backend", "CommonAttentionMetadata"): (
         "query_start_loc seq_lens num_reqs num_actual_tokens max_query_len max_seq_len block_table_tensor slot_mapping"
         " causal"),
+    ("vllm.v1.kv_cache_interface", "AttentionSpec"): (
+        "block_size head_size head_size_v kv_quant_mode state_content_bytes"),
     ("vllm.v1.attention.backends.cpu_attn", "CPUAttentionMetadata"): (
         "num_actual_tokens max_query_len query_start_loc max_seq_len seq_lens block_table slot_mapping"
         " scheduler_metadata causal"),

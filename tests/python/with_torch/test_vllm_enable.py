@@ -74,14 +74,22 @@ def test_a_missing_name(monkeypatch, module, name):
     assert refusal(monkeypatch) == f"attune stays off: vLLM 0.32.0 has no {module}.{name}"
 
 
-def test_a_missing_field(monkeypatch):
-    class Metadata:
-        def __init__(self, query_start_loc, seq_lens, num_reqs):
+@pytest.mark.parametrize("module, name, missing", [
+    ("vllm.v1.attention.backend", "CommonAttentionMetadata", "num_actual_tokens"),
+    ("vllm.v1.kv_cache_interface", "AttentionSpec", "head_size_v"),
+])  # fmt: skip
+def test_a_missing_field(monkeypatch, module, name, missing):
+    class Other:
+        def __init__(self, query_start_loc, seq_lens, num_reqs, block_size, head_size):
             pass
 
-    module = "vllm.v1.attention.backend"
-    monkeypatch.setattr(sys.modules[module], "CommonAttentionMetadata", Metadata)
-    assert refusal(monkeypatch).endswith(f"has no {module}.CommonAttentionMetadata.num_actual_tokens")
+    monkeypatch.setattr(sys.modules[module], name, Other)
+    assert refusal(monkeypatch).endswith(f"has no {module}.{name}.{missing}")
+
+
+def test_another_way_to_write_keys(monkeypatch):
+    monkeypatch.setattr(vllm.StockImpl, "do_kv_cache_update", lambda self, layer, key_value: None)
+    assert refusal(monkeypatch).endswith("as it was: do_kv_cache_update takes layer, key_value")
 
 
 @pytest.mark.parametrize("module", ["_backend", "_mla"])

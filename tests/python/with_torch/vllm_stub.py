@@ -247,5 +247,6 @@ def install():
             register_mla_prefill_backend=register_backend)
     _module("vllm.model_executor.layers.attention.mla_attention", MLACommonMetadataBuilder=MLABuilder,
             QueryLenSupport=QueryLenSupport)
-    _module("vllm.v1.kv_cache_interface", CrossAttentionSpec=type("CrossAttentionSpec", (AttentionSpec,), {}),
+    _module("vllm.v1.kv_cache_interface", AttentionSpec=AttentionSpec,
+            CrossAttentionSpec=type("CrossAttentionSpec", (AttentionSpec,), {}),
             EncoderOnlyAttentionSpec=type("EncoderOnlyAttentionSpec", (AttentionSpec,), {}))
