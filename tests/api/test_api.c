@@ -326,10 +326,9 @@ static void bad_arguments(void **state) {
     BAD(a.out.data = (void *)a.q.data, "the output out overlaps q");
     BAD(a.lse.data = (float *)a.out.data + 7, "overlaps");
     BAD(a.out.data = c.k + 3, "the output out overlaps k");
-    BAD(a.out.data = c.v + 2 * 2 * 21 * 12 - 1,
-        "the output out overlaps "); /* the last read element of v; k may be next */
     BAD(a.lse.data = c.q + 5, "the output lse overlaps q");
     BAD(a.lse.data = c.v, "the output lse overlaps v");
+    BAD(a.lse.data = c.v + 2 * 2 * 21 * 12 - 1, "the output lse overlaps v"); /* the last element that is read */
     BAD(a.batch = 0, "batch is 0");
     BAD(a.num_heads = -4, "num_heads is -4");
     BAD(a.num_kv_heads = 4, "groups of 2");

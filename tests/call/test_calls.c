@@ -282,7 +282,7 @@ static void bad_sizes(void **state) {
     BAD_SIZE(c, k_scale.data = (float *)(void *)((char *)a.k_scale.data + 2), "k_scale");
     BAD_SIZE(c, k_scale.strides[1] = -1, "k_scale_strides[1] is -1");
     BAD_SIZE(c, k_scale.strides[2] = 2, "the innermost stride of k_scale is 2");
-    BAD_SIZE(c, out.data = a.v_scale.data, "the output out overlaps");
+    BAD_SIZE(c, v_scale.data = a.out.data, "the output out overlaps v_scale");
     sample_call_close(&c);
     sample_call_open(&c, &samples[CODES_SERVED], ON_THE_HEAP);
     BAD_SIZE(c, v_scale.data = a.k_scale.data, "the output k_scale overlaps v_scale");
@@ -366,7 +366,8 @@ static void bad_ragged_batches(void **state) {
     BAD_SIZE(c, total_q = -2, "total_q is -2");
     BAD_SIZE(c, total_kv = 22, "there are only 22 tokens (total_kv)");
     BAD_SIZE(c, cu_seqlens_q = NULL, "the pointer to cu_seqlens_q is NULL");
-    BAD_SIZE(c, out.data = (void *)a.cu_seqlens_kv, "the output out overlaps");
+    BAD_SIZE(c, cu_seqlens_kv = memcpy(a.out.data, a.cu_seqlens_kv, 4 * sizeof(int32_t)),
+             "the output out overlaps cu_seqlens_kv");
     sample_call_close(&c);
     /* The layout of a mask must not depend on the contents of the tables. */
     sample_call_open(&c, &samples[RAGGED_MASK], ON_THE_HEAP);
