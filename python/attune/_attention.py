@@ -56,7 +56,7 @@ def _float_name(value: Any, name: str) -> str:
     """The dtype of a tensor of floats, for the problem."""
     dtype = dtype_name(value)
     if dtype not in _FLOATS:
-        raise InvalidArgumentError(f"{name} is {_python_name(value)}; it must be of floats")
+        raise InvalidArgumentError(f"{name} is {_python_name(value)}; it must be one of {', '.join(_FLOATS)}")
     return dtype
 
 

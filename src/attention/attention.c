@@ -29,9 +29,9 @@ static attune_status check_desc(const attune_attention_desc *d, at_error *err) {
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
                        "kv is %d; it must be ATTUNE_KV_TENSORS, ATTUNE_KV_CACHE or ATTUNE_KV_PAGED", (int)d->kv);
     if (d->layout == ATTUNE_THD && d->kv == ATTUNE_KV_CACHE)
-        return at_fail(
-            err, ATTUNE_UNSUPPORTED,
-            "the layout is thd, which has no ATTUNE_KV_CACHE; use ATTUNE_KV_PAGED with a page for each slot");
+        return at_fail(err, ATTUNE_UNSUPPORTED,
+                       "kv is ATTUNE_KV_CACHE, which needs layout ATTUNE_BSHD or ATTUNE_BHSD; with ATTUNE_THD use "
+                       "ATTUNE_KV_PAGED, one page for each sequence");
     if ((unsigned)d->appends > 1)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "appends is %d; it must be 0 or 1", d->appends);
     if (d->kv == ATTUNE_KV_TENSORS && d->appends)
@@ -85,8 +85,8 @@ static attune_status read_extra(const char *extra, attune_problem *p, at_error *
     };
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         if (fixed[i].is_set)
-            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "extra has %s, which the description's members settle",
-                           fixed[i].name);
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                           "extra has %s, which is not allowed there (attune_attention_desc)", fixed[i].name);
     return ATTUNE_OK;
 }
 

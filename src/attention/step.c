@@ -173,31 +173,37 @@ attune_status an_put_tensors(const attune_attention *a, const attune_step *step,
 
 /* ---- Messages ---- */
 
-/* Writes what a step calls the word of a message. */
-static size_t print_word(const attune_attention *a, const char *word, size_t length, char *text, size_t capacity) {
+/* Writes what a step calls the word at `*at`, such as "k.token" for "k_new_strides[2]", and moves `*at` behind it. */
+static size_t print_word(const attune_attention *a, const char **at, char *text, size_t capacity) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    static const char *const members[] = {"batch", "head", "token", "column"};
     static const char strides[] = "_strides";
+    const char *const word = *at;
+    const size_t length = strspn(word, letters);
+    *at += length;
     for (size_t i = 0; i < a->num_places; i++) {
         const an_place *const place = &a->places[i];
         const size_t own = strlen(place->tensor);
         if (own > length || memcmp(word, place->tensor, own)) continue;
         if (own == length) return (size_t)snprintf(text, capacity, "%s", place->name);
-        if (length - own == sizeof strides - 1 && !memcmp(word + own, strides, length - own))
-            return (size_t)snprintf(text, capacity, "%s.strides", place->name);
+        if (length - own != sizeof strides - 1 || memcmp(word + own, strides, length - own)) continue;
+        const unsigned dim = word[length] == '[' ? (unsigned)(word[length + 1] - '0') : 4;
+        if (dim > 3) return (size_t)snprintf(text, capacity, "%s.strides", place->name);
+        *at += strlen("[0]");
+        return (size_t)snprintf(text, capacity, "%s.%s", place->name, members[dim]);
     }
     return (size_t)snprintf(text, capacity, "%.*s", (int)length, word);
 }
 
 attune_status an_report_call(const attune_attention *a, attune_status status) {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
     char text[ATTUNE_MESSAGE_BYTES];
     at_error err = {0};
     size_t n = 0;
     if (status != ATTUNE_INVALID_ARGUMENT) return status;
     for (const char *at = attune_last_message(); *at && n + 1 < sizeof text;) {
-        const size_t word = strspn(at, letters);
-        n += word ? print_word(a, at, word, text + n, sizeof text - n)
-                  : (size_t)snprintf(text + n, sizeof text - n, "%c", *at);
-        at += word ? word : 1;
+        const char *const word = at;
+        n += print_word(a, &at, text + n, sizeof text - n);
+        if (at == word) text[n++] = *at++, text[n] = '\0';
     }
     at_fail(&err, status, "%s", text);
     return at_report(&err);

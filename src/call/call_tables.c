@@ -107,8 +107,8 @@ static attune_status measure(const tables *t, sequence *e, at_error *err) {
     e->new_keys = 0;
     if (t->s->problem.seq_new) e->new_keys = t->s->problem.is_ragged ? e->queries : size[MHA_SEQ_NEW];
     if (e->keys >= e->new_keys || e->new_keys == 0) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "sequence %lld has %lld keys, fewer than the %lld that are appended",
-                   b, (long long)e->keys, (long long)e->new_keys);
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "sequence %lld has %lld keys%s, fewer than the %lld that are appended",
+                   b, (long long)e->keys, t->kv_lens ? " (kv_lens)" : "", (long long)e->new_keys);
 }
 
 static attune_status check_pages(const tables *t, const sequence *e, at_error *err) {

@@ -626,7 +626,7 @@ static void descriptions_that_are_wrong(void **state) {
     } cases[] = {
         {offsetof(attune_attention_desc, layout), 3, NULL, "layout is 3; it must be ATTUNE_THD"},
         {offsetof(attune_attention_desc, kv), 7, NULL, "kv is 7; it must be"},
-        {offsetof(attune_attention_desc, kv), ATTUNE_KV_CACHE, NULL, "which has no ATTUNE_KV_CACHE"},
+        {offsetof(attune_attention_desc, kv), ATTUNE_KV_CACHE, NULL, "which needs layout ATTUNE_BSHD"},
         {offsetof(attune_attention_desc, kv), ATTUNE_KV_TENSORS, NULL, "there is no cache"},
         {offsetof(attune_attention_desc, page_size), 0, NULL, "page_size is 0; it must be at least 1"},
         {offsetof(attune_attention_desc, appends), 2, NULL, "appends is 2"},
@@ -680,10 +680,10 @@ static void steps_that_are_wrong(void **state) {
     assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "batch is 1152921504606846975");
     step = step_of(&t);
     step.k_cache.batch = -1; /* k, in the problem */
-    assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "k_cache.strides[0] is -1");
+    assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "k_cache.batch is -1");
     step = step_of(&t);
     step.k.token = -1; /* k_new, in the problem */
-    assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "k.strides[2] is -1");
+    assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "k.token is -1");
     step = step_of(&t);
     step.q.column = 2;
     assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "the step's q.column is 2");
@@ -698,7 +698,7 @@ static void steps_that_are_wrong(void **state) {
     step = step_of(&t);
     t.lens[2] = 3; /* nine of them are new */
     assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT,
-                 "sequence 2 has 3 keys, fewer than the 9");
+                 "sequence 2 has 3 keys (kv_lens), fewer than the 9");
     assert_fails(attune_attention_run(NULL, &step), ATTUNE_INVALID_ARGUMENT, "given no attention");
     assert_fails(attune_attention_run(attention, NULL), ATTUNE_INVALID_ARGUMENT, "given no step");
     for (int i = 0; i < t.starts_q[BATCH] * HEADS * DIM_V; i++) assert_true(isnan(t.out[i])); /* nothing was written */

@@ -306,7 +306,7 @@ static void bad_lengths(void **state) {
     BAD_SIZE(c, kv_lens = (const int32_t *)(const void *)((const char *)a.kv_lens + 2), "not aligned to 4 bytes");
     sample_call_close(&c);
     sample_call_open(&c, &samples[APPENDED], ON_THE_HEAP);
-    bad_value(&c, "kv_lens", 1, 2, "sequence 1 has 2 keys, fewer than the 3 that are appended");
+    bad_value(&c, "kv_lens", 1, 2, "sequence 1 has 2 keys (kv_lens), fewer than the 3 that are appended");
     BAD_SIZE(c, out.data = a.k.data, "overlaps");
     BAD_SIZE(c, k_new.data = a.v.data, "the output v overlaps k_new");
     BAD_SIZE(c, k.data = a.v.data, "the output k overlaps v");
@@ -375,7 +375,7 @@ static void bad_ragged_batches(void **state) {
     BAD_SIZE(c, seq_kv = 0, "sequence 0 of cu_seqlens_kv has 5 tokens; this call takes at most 0");
     sample_call_close(&c);
     sample_call_open(&c, &samples[SERVED], ON_THE_HEAP);
-    bad_value(&c, "kv_lens", 2, 5, "sequence 2 has 5 keys, fewer than the 6 that are appended");
+    bad_value(&c, "kv_lens", 2, 5, "sequence 2 has 5 keys (kv_lens), fewer than the 6 that are appended");
     sample_call_close(&c);
 }
 

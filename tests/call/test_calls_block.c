@@ -280,7 +280,7 @@ static void bad_tables(void **state) {
     int32_t *lens = sample_call_data(&c, "kv_lens");
     lens[1] = 2;
     sample_call_assert_refused(sample_context, &c, &c.arguments,
-                               "sequence 1 has 2 keys, fewer than the 3 that are appended");
+                               "sequence 1 has 2 keys (kv_lens), fewer than the 3 that are appended");
     sample_call_close(&c);
     sample_call_open(&c, &given, ON_THE_HEAP);
     ids = sample_call_data(&c, "position_ids");
