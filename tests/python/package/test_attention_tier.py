@@ -276,7 +276,7 @@ def test_a_wrong_step_writes_nothing(change, sentence):
 @pytest.mark.parametrize("options, kind, sentence", [
     (dict(layout="dht"), attune.InvalidArgumentError, "layout is 'dht'; it must be 'thd', 'bshd' or 'bhsd'"),
     (dict(kv="pages"), attune.InvalidArgumentError, "kv is 'pages'; it must be 'tensors', 'cache' or 'paged'"),
-    (dict(kv="cache"), attune.UnsupportedError, "thd"),
+    (dict(kv="cache"), attune.UnsupportedError, "ATTUNE_THD"),
     (dict(appends=True), attune.InvalidArgumentError, "appends is 1, but there is no cache"),
     (dict(dtype="f12"), attune.InvalidArgumentError, "dtype is 'f12'"),
     (dict(kv_scales="row"), attune.InvalidArgumentError, "kv_scales is 'row'"),
