@@ -22,16 +22,18 @@ table.docutils { font-size: 0.86em; }
 table.docutils td, table.docutils th { vertical-align: top; }
 @media (min-width: 46em) {
     table.docutils td:first-child { min-width: 9em; }
-    :is(section, li) > p code.literal { white-space: nowrap; }
+    :is(section, li) > p code.literal .pre { white-space: nowrap; }
 }
 @media (max-width: 46em) {
     table.docutils td { min-width: 4em; }
     table.docutils :is(td:first-child, td:last-child) { min-width: 8em; }
     table.docutils td:first-child:has(code), table.docutils td:has(code) { min-width: 11em; }
+    article p:has(> img) { overflow-x: auto; }
+    article p > img { max-width: none; width: 44em; }
 }
 table.docutils td code { overflow-wrap: anywhere; }
 .highlight pre { font-size: 0.775rem; }
-.content { width: 54em; }
+.content { width: 59em; }
 .highlight .err { border: 0; color: inherit; }
 article img[src$=".svg"] { background: #fff; border-radius: 4px; padding: 0.4em; }
 .breathe-sectiondef dl .breathe-sectiondef-title { display: none; }
