@@ -209,7 +209,7 @@ def measure_all(options, run):
     start = time.monotonic()
     out_of_time = lambda: options.budget and time.monotonic() - start > options.budget
     if (share := busy_share(0.25)) > 0.1:
-        say(f"Other programs use {share:.0%} of the CPUs: shares and ratios will be off.")
+        say(f"Other programs use {100 * share:.0f} % of the CPUs: shares and ratios will be off.")
     for threads, chosen in missing(options, run, cpus).items():
         if out_of_time():
             return False

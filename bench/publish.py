@@ -95,7 +95,7 @@ def circumstances(run):
         ["attune", versions.pop("attune")],
         ["peers", "; ".join(versions.values()) or "none"],
         ["date", run["date"][:10]],
-        ["other programs", f"used {report.others(run)} of the CPUs"],
+        ["other programs", f"used {report.others(run)}, of the CPUs before a case"],
         ["samples", f"{settings['rounds']} rounds, up to {settings['repeats']} times with new tensors; a sample lasts "
                     f"{settings['sample_ms']:g} ms or longer"],
     ]

@@ -204,12 +204,12 @@ def busy(run):
 
 def others(run):
     shares = busy(run)
-    return f"{statistics.mean(shares):.0%} before a case, at most {max(shares):.0%}"
+    return f"{100 * statistics.mean(shares):.0f} % on average, and {100 * max(shares):.0f} % at most"
 
 
 def circumstances(run):
     machine, settings = run["machine"], run["settings"]
-    text = f"{machine['cpu']}, {machine['cpus']} CPUs, of which other programs used {others(run)}; "
+    text = f"{machine['cpu']}, {machine['cpus']} CPUs, of which other programs used {others(run)}, before a case; "
     text += f"{settings['repeats']} times {settings['rounds']} rounds (fewer where calls are long), "
     text += f"samples of at least {settings['sample_ms']:g} ms.\n"
     return text + f"{'; '.join(run['versions'].values())}.\n"
