@@ -28,7 +28,9 @@ typedef struct tune_options {
 static const struct argp_option options[] = {
     {"budget", TOOL_KEY_BUDGET, "SECONDS", 0, "Time for each problem (default 5s)", 0},
     {"threads", TOOL_KEY_THREADS, "N", 0,
-     "The number of threads to tune for (default 1). A problem has one cached kernel: that of the last tuning", 0},
+     "The number of threads to tune for (default 1). A problem has one cached kernel for all numbers of threads: that "
+     "of the last tuning",
+     0},
     {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Values for sizes that are dynamic in the problems", 0},
     {"ir", TOOL_KEY_IR, "FILE", 0, "Tune the `param` lines of this kernel in loop IR", 0},
     {"arg", TOOL_KEY_ARG, "NAME=VALUE", TOOL_REPEATS,

@@ -45,8 +45,8 @@ typedef enum attune_layout {
 /* Where keys and values are. */
 typedef enum attune_kv {
     ATTUNE_KV_TENSORS = 0, /* k and v of the step have all keys; with thd cu_seqlens_kv divides them */
-    ATTUNE_KV_CACHE,       /* k_cache and v_cache, seq_kv keys for each sequence, of which the first kv_lens count. Not
-                            * with thd: use a paged cache with one page for each sequence */
+    ATTUNE_KV_CACHE,       /* k_cache and v_cache have room for seq_kv keys of each sequence; the first kv_lens count.
+                            * Not with thd: use a paged cache with one page for each sequence */
     ATTUNE_KV_PAGED        /* k_cache and v_cache in pages, which block_table lists; kv_lens counts keys */
 } attune_kv;
 
@@ -68,11 +68,11 @@ typedef struct attune_attention_desc {
                              * i8, f8 or i4, which are quantised */
     attune_scales kv_scales;/* of quantised keys and values; see attune/types.h */
     int appends;            /* 1: a step writes k and v behind each sequence's cached keys, and attends to them, too.
-                             * kv_lens count them */
+                             * kv_lens includes them */
     int has_lse;            /* 1: a step also writes lse, the logarithm of the sum of exponentials */
     int reproducible;       /* 1: a row has the same bits in every batch, chunk and kind of step */
     const char *extra;      /* NULL, or more fields of the problem: "logits_soft_cap=30,sinks=1". They override the
-                             * members above. Refused are op, batch, lengths, ragged, kv_lens, page_size, embed_dim and
+                             * members above. Not allowed: op, batch, lengths, ragged, kv_lens, page_size, embed_dim and
                              * softmax_scale=dynamic. Its tensors are the step's bindings */
     int64_t deadline_us;    /* the most microseconds that a step waits for a compile. After them a slower fallback
                              * computes until the kernel is there. 0: no step waits. -1: ATTUNE_DEADLINE_US, else a
@@ -122,8 +122,8 @@ typedef struct attune_step {
     size_t struct_size;
     int64_t batch;                  /* sequences */
     int64_t seq_q;                  /* bshd, bhsd: queries of each sequence. thd: not read */
-    int64_t seq_kv;                 /* ATTUNE_KV_TENSORS, ATTUNE_KV_CACHE: keys that k or the cache has for each
-                                     * sequence. thd, ATTUNE_KV_PAGED: not read */
+    int64_t seq_kv;                 /* ATTUNE_KV_TENSORS: keys of each sequence; ATTUNE_KV_CACHE: those that the cache
+                                     * has room for. thd, ATTUNE_KV_PAGED: not read */
     attune_view q;
     attune_view k, v;               /* ATTUNE_KV_TENSORS: the keys; appends: those to append, as many as queries */
     attune_mutable_view k_cache, v_cache;   /* written to only if the attention appends */
@@ -131,10 +131,9 @@ typedef struct attune_step {
                                              * [kv_heads], of tokens [batch or pages, kv_heads, keys], of groups one
                                              * dim more */
     attune_mutable_view out;        /* [.., head_dim_v] */
-    attune_mutable_view lse;        /* has_lse: f32 [batch, heads, seq_q], thd [heads, tokens]; token stride 1 if
-                                     * contiguous */
+    attune_mutable_view lse;        /* has_lse: f32 [batch, heads, seq_q], with thd [heads, tokens] */
     const int32_t *cu_seqlens_q;    /* thd: [batch + 1]; sequence b has the queries cu_seqlens_q[b] to before
-                                     * cu_seqlens_q[b + 1] */
+                                     * cu_seqlens_q[b + 1]. Rows of no sequence are not written */
     const int32_t *cu_seqlens_kv;   /* thd with ATTUNE_KV_TENSORS: the same of k and v; NULL: cu_seqlens_q */
     const int32_t *kv_lens;         /* caches: [batch], the keys of each sequence, appended ones included */
     const int32_t *block_table;     /* ATTUNE_KV_PAGED: [batch, max_pages], the pages of each sequence. A page

@@ -272,7 +272,8 @@ def attention(
         "bshd": [batch, length, heads, dim]; without a batch, [length, heads, dim].
         "thd": [tokens, heads, dim]: one sequence, or several of different lengths, one after the other.
     cu_seqlens_q, cu_seqlens_kv: "thd": [batch + 1]; sequence b has the tokens from cu_seqlens_q[b] to before
-        cu_seqlens_q[b + 1]. cu_seqlens_kv is that of k and v, by default cu_seqlens_q.
+        cu_seqlens_q[b + 1]. Rows of no sequence are not computed: a new `out` has arbitrary numbers there.
+        cu_seqlens_kv is that of k and v, by default cu_seqlens_q.
     attn_mask: bool, True where a key is visible; it broadcasts to [batch, heads, length, keys].
     attn_bias: added to the scores; it broadcasts in the same way.
     is_causal: a query attends to no key after its position. causal_align: "bottom_right" (the last query is at the last

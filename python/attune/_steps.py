@@ -380,7 +380,8 @@ class Attention:
             heads [kv_heads], of tokens [batch or pages, kv_heads, keys], of groups with one dim more.
         lse: [batch, heads, seq], with "thd" [heads, tokens].
         cu_seqlens_q, cu_seqlens_kv: "thd": [batch + 1]; sequence b has the tokens from cu_seqlens_q[b] to before
-            cu_seqlens_q[b + 1]. cu_seqlens_kv is that of k and v with kv="tensors", by default cu_seqlens_q.
+            cu_seqlens_q[b + 1]. Rows of no sequence are not computed: a new `out` has arbitrary numbers there.
+            cu_seqlens_kv is that of k and v with kv="tensors", by default cu_seqlens_q.
         kv_lens: caches: [batch], the keys of each sequence, appended ones included.
         block_table: paged: [batch, max_pages], the pages of each sequence; or a list of lists of any lengths.
         max_threads: the most threads that may work, the caller included; 0 means all of the context's.
