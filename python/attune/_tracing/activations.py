@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .traced import _OPERATIONS, Traced, _refuse, _traced
-
-
-def _op(name: str, *operands: Any) -> Traced:
-    return _OPERATIONS[name](*operands)
+from .traced import _OPERATIONS, Traced, _op, _refuse, _traced
 
 
 def _relu(x: Any, inplace: bool = False) -> Traced:

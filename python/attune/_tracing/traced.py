@@ -314,6 +314,10 @@ _REFLECTED = {"r" + name: name for name in (
 )}
 
 
+def _op(name: str, *operands: Any) -> "Traced":
+    return _OPERATIONS[name](*operands)
+
+
 def _operation(name: str) -> Callable[..., "Traced"]:
     plain = name.strip("_")
     if plain.startswith("special_"):

@@ -15,8 +15,9 @@ from onnx.reference import ReferenceEvaluator
 
 from .._errors import InvalidArgumentError, InvalidTypeError, UnsupportedError
 from .._flex import _as_taken
-from .._tracing.graph import GraphReader, OpenSizeError, Size
+from .._tracing.graph import GraphReader
 from .._tracing.trace import Tracer
+from .._tracing.values import OpenSizeError, Size
 from .._values import integer, kind, number
 
 PREVIEW, OWN, OPERATOR = "ai.onnx.preview", "attune", "FlexAttention"
