@@ -83,31 +83,45 @@ static long kb_after(bool is_foreign, int64_t keys) {
     return kb;
 }
 
+/* Where memory is short or in pieces, moving may fail once: then it is tried again, with memory that is new. */
+static void assert_moves(bool moves(void)) {
+    bool has_moved = false;
+    for (int i = 0; i < 20 && !has_moved; i++) has_moved = moves();
+    assert_true(has_moved);
+}
+
+static bool a_long_cache(void) { return kb_after(false, 9000) == PIECE / 1024; } /* 2.3 MB of keys */
+
 static void caches_move_to_huge_pages(void **state) {
     (void)state;
     skip_without_huge_pages();
-    assert_int_equal(kb_after(false, 9000), PIECE / 1024); /* 2.3 MB of keys */
-    assert_int_equal(kb_after(false, 500), 0);             /* short */
+    assert_moves(a_long_cache);
+    assert_int_equal(kb_after(false, 500), 0); /* short */
     assert_int_equal(kb_after(true, 9000), 0);
     setenv("ATTUNE_GGML_HUGE_PAGES", "0", 1);
     assert_int_equal(kb_after(false, 9000), 0);
     unsetenv("ATTUNE_GGML_HUGE_PAGES");
 }
 
-static void a_buffer_at_the_address_of_a_freed_one_is_another(void **state) {
-    (void)state;
-    skip_without_huge_pages();
+static bool a_larger_buffer_and_another(void) {
     ggml_backend *const backend = open_backend();
     char *const memory[] = {small_pages(), small_pages()};
     fake_buffer buffer = {memory[0], 2 * HUGE_PAGE, false};
-    assert_int_equal(kb_by(backend, &buffer, 9000), 2 * HUGE_PAGE / 1024);
+    const bool first = kb_by(backend, &buffer, 9000) == 2 * HUGE_PAGE / 1024;
     buffer.size = BYTES;
-    assert_int_equal(kb_by(backend, &buffer, 9000), PIECE / 1024);
+    const bool larger = kb_by(backend, &buffer, 9000) == PIECE / 1024;
     buffer.base = memory[1];
-    assert_int_equal(kb_by(backend, &buffer, 9000), PIECE / 1024);
+    const bool other = kb_by(backend, &buffer, 9000) == PIECE / 1024;
     backend->free(backend);
     munmap(memory[0], BYTES);
     munmap(memory[1], BYTES);
+    return first && larger && other;
+}
+
+static void a_buffer_at_the_address_of_a_freed_one_is_another(void **state) {
+    (void)state;
+    skip_without_huge_pages();
+    assert_moves(a_larger_buffer_and_another);
 }
 
 int main(void) {
