@@ -138,7 +138,6 @@ attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel,
     return ATTUNE_OK;
 }
 
-/* Keeps a kernel as the fallback from here on, unless there is one. */
 attune_status pl_replace_stopgap(attune_plan *plan, pl_kind kind) {
     const attune_problem p = problem_of(plan, kind);
     attune_kernel *kernel;
