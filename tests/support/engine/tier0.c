@@ -1,6 +1,5 @@
 #include "support/engine/tier0.h"
 
-#include "engine/create.h"
 #include "support/problems.h"
 #include "support/statuses.h"
 
@@ -48,18 +47,15 @@ void tier0_forget(void) {
     last_hit[0] = '\0';
 }
 
-static attune_status no_compiler(void *user, const at_codegen_request *request, const attune_allocator *allocator,
-                                 void **data, size_t *bytes, at_error *err) {
-    (void)user, (void)request, (void)allocator, (void)data, (void)bytes;
-    return at_fail(err, ATTUNE_CODEGEN_MISSING, "nothing compiles here");
-}
-
 attune_context *tier0_context(const char *isa) {
-    const attune_context_options options = {
-        .struct_size = sizeof options, .cache_dir = "", .isa = isa, .max_workers = 2, .event = tier0_note};
-    const at_context_hooks hooks = {.compile = no_compiler};
+    const attune_context_options options = {.struct_size = sizeof options,
+                                            .cache_dir = "",
+                                            .isa = isa,
+                                            .max_workers = 2,
+                                            .compile_mode = ATTUNE_COMPILE_NEVER, /* no try is repeated later */
+                                            .event = tier0_note};
     attune_context *context;
-    assert_int_equal(at_context_create(&options, &hooks, &context), ATTUNE_OK);
+    assert_int_equal(attune_context_create(&options, &context), ATTUNE_OK);
     tier0_forget();
     return context;
 }
