@@ -9,6 +9,7 @@
 # Skipped without the cross compiler, qemu-user or the arm64 libraries (scripts/deps.sh aarch64, which `make test`
 # calls, and scripts/aarch64_sysroot.sh), and in builds with a sanitizer, which would be no different.
 set -u
+unset ATTUNE_ISA # it has an instruction set of its own, whatever TEST_ISA says
 cd "$(dirname "$0")/../.." || exit 1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
