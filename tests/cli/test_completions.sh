@@ -98,7 +98,7 @@ print -r -- "$seen"
 END
     # types LINE END: the line is completed so that it ends like this.
     types() {
-        timeout 30 zsh -f "$work/type.zsh" "$PWD/completions" "$1" "$2" >"$work/stdout" 2>"$work/stderr"
+        timeout 300 zsh -f "$work/type.zsh" "$PWD/completions" "$1" "$2" >"$work/stdout" 2>"$work/stderr"
         report $? "zsh: $1 becomes $2"
     }
     types 'attune comp' 'attune compile'
