@@ -254,11 +254,11 @@ report $? "gives way"
 
 # A terminal sees how far it is, and nothing of that in what is kept.
 if command -v script >"$work/none"; then
-    script -qec "$attune sweep --samples=1 num_heads=2,seq_q=4,8,head_dim=8" "$work/none" >"$work/stdout" \
+    script -qec "'$attune' sweep --samples=1 num_heads=2,seq_q=4,8,head_dim=8" "$work/none" >"$work/stdout" \
         2>"$work/stderr" </dev/null
     grep -q '1 of 2 problems measured, about [0-9]* s left' "$work/stdout"
     report $? "progress on a terminal"
-    script -qec "$attune sweep --samples=1 num_heads=2,head_dim=8,seq_kv=4,seq_q=dynamic,5" "$work/none" \
+    script -qec "'$attune' sweep --samples=1 num_heads=2,head_dim=8,seq_kv=4,seq_q=dynamic,5" "$work/none" \
         >"$work/stdout" 2>"$work/stderr" </dev/null
     grep -q $'measured\x1b\\[K\r\x1b\\[Kattune: [^ ]*: --sizes: seq_q is not set' "$work/stdout"
     report $? "which a message replaces"
