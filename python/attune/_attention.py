@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 from ._context import default_context
 from ._errors import InvalidArgumentError, InvalidTypeError
 from ._kernel import Kernel
-from ._library import check
+from ._library import check, run_options
 from ._plan import Plan
 from ._problem import DYNAMIC, Problem
 from ._structs import Arguments
@@ -193,7 +193,7 @@ def _check_nothing(tensors: Dict[str, Any], fields: Dict[str, Any]) -> None:
 
 
 def _first(
-    tensors: Dict[str, Any], options: tuple, lse: bool, max_threads: int
+    tensors: Dict[str, Any], options: tuple, lse: bool, threads: Any
 ) -> Optional[Tuple[Union[Kernel, Plan], Arguments]]:
     """A call whose tensors are checked one by one. Gives how to repeat it; None: there was nothing to compute."""
     fields, by_plan = _fields(tensors, options, lse)
@@ -210,7 +210,7 @@ def _first(
             _sites.clear()
         _sites[key] = site
     arguments, kept = site._arguments(tensors, None)
-    check(site._go(arguments, max_threads))
+    check(site._go(arguments, threads))
     del kept
     return site, arguments
 
@@ -260,6 +260,8 @@ def attention(
     out: Any = None,
     has_lse: bool = False,
     max_threads: int = 0,
+    runner: Any = None,
+    cancel: Any = None,
 ) -> Any:
     """softmax(softmax_scale * q k^T) v for NumPy arrays and torch CPU tensors, which are read in place.
 
@@ -293,6 +295,8 @@ def attention(
     has_lse: the result is (out, lse), with lse the logarithm of the sum of exponentials, [batch, heads, length], with
         "thd" [heads, tokens].
     max_threads: the most threads that may work, the caller included; 0 means all.
+    runner: the host's threads, such as attune.torch.runner(); None: those of the context.
+    cancel: an array of one int32. When another thread sets it to 1, the call ends by attune.CancelledError.
 
     A row without visible keys gives 0, and -infinity in lse. Returns `out`: a torch tensor if q is one, otherwise a
     NumPy array. It computes no gradient: torch tensors that require grad are refused unless grad mode is off.
@@ -332,7 +336,7 @@ def attention(
                 _look(None, name)
             _check_rank(tensors[name], name, layout)
         _float_name(q, "q")
-    lse = None
+    threads, lse = run_options(max_threads, runner, cancel), None
     if out is None:
         tensors["out"] = out = empty_output(q, v)
     if has_lse:
@@ -342,10 +346,10 @@ def attention(
         lse = tensors["lse"] = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", shape)
     if ready is not None:
         site, arguments = ready
-        check(site._go(site._again(arguments, tensors), max_threads))
+        check(site._go(site._again(arguments, tensors), threads))
     else:
         lifted = {name: _lift(value, name, layout) for name, value in tensors.items()}
-        made = _first(lifted, options, has_lse, max_threads)
+        made = _first(lifted, options, has_lse, threads)
         if key and made:
             if len(_ready) >= _CAP:
                 _ready.clear()

@@ -47,6 +47,7 @@ def causal_conv(
     out: Any = None,
     max_threads: int = 0,
     runner: Any = None,
+    cancel: Any = None,
     context: Context | None = None,
 ) -> Tuple[Any, Any]:
     """A depthwise causal convolution of NumPy arrays and torch CPU tensors, which models have before linear attention:
@@ -63,7 +64,7 @@ def causal_conv(
         changed in place. None: zeros, in a new tensor.
     state_ids: [batch], the state of each sequence, all different.
     out: as x; allocated if it is not given, torch's if x is a torch tensor.
-    max_threads, runner: as in attune.Attention.run.
+    max_threads, runner, cancel: as in attune.Attention.run.
 
     The tokens of a channel have the same bits however they are cut into calls, and whatever else is in the batch.
     """
@@ -91,7 +92,7 @@ def causal_conv(
     step.weights, step.bias = lent["weights"].data, lent["bias"].data if "bias" in lent else None
     step.cu_seqlens = lists["cu_seqlens"].data if "cu_seqlens" in lists else None
     step.state_ids = lists["state_ids"].data if "state_ids" in lists else None
-    set_threads(step, max_threads, runner)
+    set_threads(step, max_threads, runner, cancel)
     handle = _handle_of(as_context(context), tuple(sorted(fields.items())))
     check(lib.attune_conv_run(handle.pointer, ctypes.byref(step)))
     return out, state

@@ -10,7 +10,7 @@ from ._block_mask import blocks_follow, function_of_blocks, kept_mask, lasting_m
 from ._context import default_context
 from ._errors import InvalidArgumentError
 from ._kernel import Kernel
-from ._library import check
+from ._library import check, run_options
 from ._problem import DYNAMIC, Problem
 from ._structs import Arguments
 from ._tensor import dtype_name, empty, empty_output, layout, refuse_masked
@@ -117,6 +117,8 @@ def flex_attention(
     strict_index: bool = False,
     out: Any = None,
     max_threads: int = 0,
+    runner: Any = None,
+    cancel: Any = None,
 ) -> Any:
     """softmax(score_mod(scale * q k^T)) v where mask_mod holds: PyTorch's flex_attention on the CPU.
 
@@ -143,15 +145,16 @@ def flex_attention(
             q, k, v, score_mod, block_mask, mask_mod=mask_mod, prob_mod=prob_mod, scale=scale, enable_gqa=enable_gqa,
             return_lse=return_lse, strict_index=strict_index,
         )
+    threads = run_options(max_threads, runner, cancel)
     given["out"] = out = empty_output(q, v) if out is None else out
     if return_lse:
         given["lse"] = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", q.shape[:-1])
     if found is not None:
         (kernel, arguments, _), captured = found
-        check(kernel._go(kernel._again(arguments, {**captured, **given}), max_threads))
+        check(kernel._go(kernel._again(arguments, {**captured, **given}), threads))
     elif fields["batch"]:  # of none there is nothing to compute
         tensors.update((name, _lift(given[name], name)) for name in ("out", "lse") if name in given)
-        _remember(place, functions, fields, tracer, tensors, attend(fields, tracer, tensors, max_threads, block_mask))
+        _remember(place, functions, fields, tracer, tensors, attend(fields, tracer, tensors, threads, block_mask))
     return (out, given["lse"]) if return_lse else out
 
 
@@ -260,11 +263,12 @@ def described(
 
 
 def attend(
-    fields: Dict[str, Any], tracer: Tracer, tensors: Dict[str, Any], max_threads: int, block_mask: Any = None
+    fields: Dict[str, Any], tracer: Tracer, tensors: Dict[str, Any], threads: Any, block_mask: Any = None
 ) -> Tuple[Kernel, Arguments]:
     """Runs the problem of these fields, whose functions the tracer has written, on tensors by name. Gives the kernel,
     and the arguments of the call.
 
+    threads: as run_options gives them.
     block_mask: the BlockMask that mask_mod is of, which keeps the table of what is hidden; None: made in this call.
     """
     fields["tensor"] = tracer.declarations()
@@ -283,6 +287,6 @@ def attend(
         captured = [value for name, value in tracer.tensors.items() if name in read]
         mask = kept_mask(block_mask, kernel, arguments, captured)
         arguments.block_mask = mask.pointer if mask else None
-    check(kernel._go(arguments, max_threads))
+    check(kernel._go(arguments, threads))
     del kept
     return kernel, arguments

@@ -68,6 +68,7 @@ def index(
     scores: Any = None,
     max_threads: int = 0,
     runner: Any = None,
+    cancel: Any = None,
     context: Context | None = None,
 ) -> IndexResult:
     """The num_ids best keys of each query, of NumPy arrays and torch CPU tensors: (ids, lens, scores).
@@ -84,7 +85,7 @@ def index(
     kv_lens: [batch], the keys of each sequence. block_table: [batch, pages of a sequence].
     has_scores: returns the scores of the chosen keys, too.
     ids, lens, scores: int32, int32, f32; allocated if they are not given, torch's if q is a torch tensor.
-    max_threads, runner: as in attune.Attention.run.
+    max_threads, runner, cancel: as in attune.Attention.run.
 
     ids is [batch, queries, num_ids], or [queries, num_ids]: numbers of keys in their sequence, in ascending order, with
     -1 in unused places. lens is [batch, queries], or [queries]: min(num_ids, visible keys). Of two keys with equal
@@ -108,7 +109,7 @@ def index(
             _put_output(step, "lens", result.lens, shape, "i32")]
     if has_scores:
         kept.append(_put_output(step, "scores", result.scores, [*shape, num_ids], "f32"))
-    set_threads(step, max_threads, runner)
+    set_threads(step, max_threads, runner, cancel)
     handle = _handle_of(as_context(context), tuple(sorted(fields.items())))
     check(lib.attune_index_run(handle.pointer, ctypes.byref(step)))
     del kept

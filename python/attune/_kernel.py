@@ -136,7 +136,7 @@ class Call:
                 result[tensor.name] = empty(list(tensors.values()), tensor.dtype, tensor.shape)
         return result
 
-    def _go(self, arguments: Arguments, max_threads: int, runner: Any = None) -> int:
+    def _go(self, arguments: Arguments, options: Any) -> int:
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -152,6 +152,7 @@ class Call:
         max_threads: int = 0,
         softmax_scale: float | None = None,
         runner: Any = None,
+        cancel: Any = None,
         **tensors: Any,
     ) -> None:
         """Runs on tensors given by name: ``kernel.run(q=q, k=k, v=v, out=out)``.
@@ -164,6 +165,7 @@ class Call:
         max_threads: the most threads that may work, the caller included; 0 means all of the context's.
         softmax_scale: of this call, if the problem has ``softmax_scale=dynamic``.
         runner: the host's threads, such as attune.torch.runner(); None: those of the context.
+        cancel: an array of one int32. When another thread sets it to 1, the call ends by attune.CancelledError.
         """
         key = None if sizes or softmax_scale is not None else self._key(tensors)
         ready = self._ready.get(key) if key else None
@@ -171,7 +173,7 @@ class Call:
             arguments, kept = self._again(ready, tensors), None
         else:
             arguments, kept = self._arguments(tensors, sizes, softmax_scale)
-        status = self._go(arguments, max_threads, runner)
+        status = self._go(arguments, run_options(max_threads, runner, cancel))
         if status:
             check(status)
         if key and ready is None:
@@ -184,6 +186,8 @@ class Call:
         sizes: Mapping[str, int] | None = None,
         max_threads: int = 0,
         softmax_scale: float | None = None,
+        runner: Any = None,
+        cancel: Any = None,
         **tensors: Any,
     ) -> Any:
         """Runs, and returns the outputs that `tensors` lacks: one, or a tuple of several.
@@ -193,7 +197,7 @@ class Call:
         arguments, kept = self._arguments(tensors, sizes, softmax_scale)
         outputs = self._outputs(arguments, tensors)
         kept += self._take(arguments, outputs)
-        status = self._go(arguments, max_threads)
+        status = self._go(arguments, run_options(max_threads, runner, cancel))
         if status:
             check(status)
         del kept
@@ -222,15 +226,16 @@ class Kernel(Call):
     def _bind(self, arguments: Arguments, name: bytes, address: int) -> int:
         return quick.attune_bind_dlpack(_byref(arguments), self._pointer, name, address)
 
-    def _go(self, arguments: Arguments, max_threads: int, runner: Any = None) -> int:
-        options = run_options(max_threads, runner)
+    def _go(self, arguments: Arguments, options: Any) -> int:
         return lib.attune_run_with(self.context._pointer, self._pointer, _byref(arguments), options)
 
-    def workspace_bytes(self, *, sizes: Mapping[str, int] | None = None, max_threads: int = 0) -> int:
+    def workspace_bytes(
+        self, *, sizes: Mapping[str, int] | None = None, max_threads: int = 0, runner: Any = None
+    ) -> int:
         """Bytes of temporary memory of a call."""
         arguments, _ = self._arguments({}, sizes)
         size = ctypes.c_size_t()
-        options = run_options(max_threads)
+        options = run_options(max_threads, runner, None)
         pointers = (self.context._pointer, self._pointer, _byref(arguments), options, _byref(size))
         check(quick.attune_workspace_size_with(*pointers))
         return size.value

@@ -186,11 +186,11 @@ def when_freed(owner: object, function: Callable[..., Any], *arguments: Any) -> 
     finalizer.atexit = False
 
 
-def run_options(max_threads: int, runner: Any = None) -> Any:
+def run_options(max_threads: int, runner: Any, cancel: Any) -> Any:
     """A pointer to attune_run_options, or None where nothing is asked for."""
-    if type(max_threads) is int and not max_threads and runner is None:
+    if type(max_threads) is int and not max_threads and runner is None and cancel is None:
         return None
     options = RunOptions()
     options.struct_size = ctypes.sizeof(RunOptions)
-    _values.set_threads(options, max_threads, runner)
+    _values.set_threads(options, max_threads, runner, cancel)
     return byref(options)

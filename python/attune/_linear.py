@@ -96,6 +96,7 @@ def linear_attention(
     reproducible: bool = False,
     max_threads: int = 0,
     runner: Any = None,
+    cancel: Any = None,
     context: Context | None = None,
 ) -> Tuple[Any, Any]:
     """Linear attention of NumPy arrays and torch CPU tensors: (out, state).
@@ -126,7 +127,7 @@ def linear_attention(
     out: [batch, length, max(heads, v_heads), dim_v]; allocated if it is not given, torch's if q is a torch tensor.
     reproducible: True: a prompt has the same bits however it is cut into calls. Otherwise it is computed in chunks of 8
         tokens, which is faster, and has the same bits for cuts at multiples of 8 tokens.
-    max_threads, runner: as in attune.Attention.run.
+    max_threads, runner, cancel: as in attune.Attention.run.
 
     A sequence has the same bits in every batch. With norm or gate, out is rounded to its type before and after them, as
     in models: in f16 a number above 65504 before the norm becomes infinite, and NaN after it.
@@ -150,7 +151,7 @@ def linear_attention(
             if len(_ready) >= _CAP:
                 _ready.clear()
             _ready[key] = ready
-    set_threads(step, max_threads, runner)
+    set_threads(step, max_threads, runner, cancel)
     check(lib.attune_linear_run(ready.handle.pointer, ctypes.byref(step)))
     return out, state
 

@@ -199,6 +199,7 @@ class MLA:
         out: Any = None,
         max_threads: int = 0,
         runner: Any = None,
+        cancel: Any = None,
     ) -> Any:
         """Appends the tokens x to the cache, and returns their outputs.
 
@@ -212,7 +213,7 @@ class MLA:
         kv_ids: int32 [batch, length, ids], with cu_seqlens [tokens, ids]: the keys to which each token attends, as
             numbers of tokens in its sequence, new ones included. None: a token attends to itself and all before it.
         kv_id_lens: int32, the shape of kv_ids without its last dim: the length of each list. None: lists are full.
-        max_threads, runner: as in attune.Attention.run.
+        max_threads, runner, cancel: as in attune.Attention.run.
         """
         step = sized(MlaStep)
         kept: List[Any] = []
@@ -232,7 +233,7 @@ class MLA:
         self._set_cache(step, rows, kv_lens, block_table, kept)
         self._set_rotary(step, cos, sin, positions, tokens, kept)
         self._set_lists(step, kv_ids, kv_id_lens, lead, kept)
-        set_threads(step, max_threads, runner)
+        set_threads(step, max_threads, runner, cancel)
         check(lib.attune_mla_run(self._pointer, ctypes.byref(step)))
         return out
 

@@ -7,7 +7,7 @@ from typing import Any, Dict
 
 from ._context import Context, as_context
 from ._kernel import Call
-from ._library import check, lib, quick, run_options, when_freed
+from ._library import check, lib, quick, when_freed
 from ._problem import Problem, as_problem
 from ._structs import Arguments, PlanInfo, PlanOptions, sized
 from ._values import MOST_DEADLINE_US, flag, integer, text
@@ -68,8 +68,8 @@ class Plan(Call):
         value = integer(value, f"the size {name}", -(2**63), 2**63 - 1)
         check(quick.attune_plan_set_size(self._pointer, _byref(arguments), text(name, "a name in sizes"), value))
 
-    def _go(self, arguments: Arguments, max_threads: int, runner: Any = None) -> int:
-        return lib.attune_plan_run(self._pointer, _byref(arguments), run_options(max_threads, runner))
+    def _go(self, arguments: Arguments, options: Any) -> int:
+        return lib.attune_plan_run(self._pointer, _byref(arguments), options)
 
     @property
     def info(self) -> Dict[str, int]:

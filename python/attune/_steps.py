@@ -338,14 +338,7 @@ class Attention:
             step.lse.data = address(lse)
         if bindings:
             step.bindings, step.num_bindings = self._bind(bindings, kept), len(bindings)
-        set_threads(step, max_threads, runner)
-        if cancel is not None:
-            lent = _lend(cancel, "cancel", False)
-            _check_list(lent, "cancel")
-            if lent.shape != [1]:
-                raise InvalidArgumentError(f"cancel has {lent.shape[0]} elements; it must have 1")
-            kept.append(lent.kept)
-            step.cancel = lent.data
+        set_threads(step, max_threads, runner, cancel)
         return out, lse
 
     def run(

@@ -56,14 +56,21 @@ def integer(value: Any, name: str, low: int = 0, high: int = 2**32 - 1) -> int:
     return number
 
 
-def set_threads(into: Any, max_threads: Any, runner: Any) -> None:
-    """Puts who works into a step, or into the options of a run."""
+def set_threads(into: Any, max_threads: Any, runner: Any, cancel: Any) -> None:
+    """Puts who works, and the flag that ends it, into a step or into the options of a run. These keep the flag."""
     into.max_threads = integer(max_threads, "max_threads")
-    if runner is None:
-        return
-    if not isinstance(getattr(runner, "pointer", None), int):
-        raise InvalidTypeError(f"runner is {kind(runner)}; it must be a runner, such as attune.torch.runner()")
-    into.runner = runner.pointer
+    if runner is not None:
+        if not isinstance(getattr(runner, "pointer", None), int):
+            raise InvalidTypeError(f"runner is {kind(runner)}; it must be a runner, such as attune.torch.runner()")
+        into.runner = runner.pointer
+    if cancel is not None:
+        from ._lent import _check_list, _lend  # which needs this module
+
+        lent = _lend(cancel, "cancel", False)
+        _check_list(lent, "cancel")
+        if lent.shape != [1]:
+            raise InvalidArgumentError(f"cancel has {lent.shape[0]} elements; it must have 1")
+        into.cancel, into.kept = lent.data, lent.kept
 
 
 def number(value: Any, name: str) -> float:

@@ -203,6 +203,8 @@ def attention(
     softmax_scale: float | None = None,
     out: Any = None,
     max_threads: int = 0,
+    runner: Any = None,
+    cancel: Any = None,
 ) -> Any:
     """softmax(softmax_scale * q k^T) v over the keys in the chosen blocks. Others are not read.
 
@@ -212,7 +214,7 @@ def attention(
         (indptr, indices), as in CSR: row block r of head h has the key blocks indices[indptr[i]] to before
             indices[indptr[i + 1]], with i = h * row_blocks + r. An indptr of row_blocks + 1 elements is for all heads.
     is_causal: hides the keys after a query's own position, too; the last query is at the last key.
-    softmax_scale, out, max_threads: as in attune.attention.
+    softmax_scale, out, max_threads, runner, cancel: as in attune.attention.
 
     A query without visible keys gives 0. Returns out: a torch tensor if q is one, else a NumPy array. The result is
     that of attune.attention with the same blocks as attn_mask. Heads that share keys may have different blocks. The
@@ -247,7 +249,10 @@ def attention(
             ]
             own = np.ascontiguousarray(own.reshape(k.shape[1], group, *own.shape[1:]).swapaxes(0, 1))
         kernel = _kernel(tensors[0], tensors[1], tensors[2], own, block_size, options)
-        kernel.run(q=tensors[0], k=tensors[1], v=tensors[2], out=tensors[3], blocks=own, max_threads=max_threads)
+        kernel.run(
+            q=tensors[0], k=tensors[1], v=tensors[2], out=tensors[3], blocks=own, max_threads=max_threads,
+            runner=runner, cancel=cancel,
+        )  # fmt: skip
     return out
 
 
@@ -287,6 +292,7 @@ def scores(
     softmax_scale: float | None = None,
     max_threads: int = 0,
     runner: Any = None,
+    cancel: Any = None,
 ) -> Any:
     """Estimates how much each key block matters to each row block: f32 [batch, heads, row blocks, key blocks].
 
@@ -297,7 +303,7 @@ def scores(
 
     stride divides block_size. With is_causal the last query is at the last key, and the difference of both lengths must
     be a multiple of stride. softmax_scale: of the attention that is estimated, by default 1 / sqrt(dim).
-    max_threads, runner: as in attune.Attention.run.
+    max_threads, runner, cancel: as in attune.Attention.run.
     """
     queries, keys = _sizes(q, k, None, block_size)
     shares = empty((q,), "f32", (*q.shape[:2], _ceil(queries, block_size), _ceil(keys, block_size)))
@@ -321,7 +327,7 @@ def scores(
     _set_view(step.k, of_k)
     into = _lend(shares, "shares", True)
     step.shares = into.data
-    set_threads(step, max_threads, runner)
+    set_threads(step, max_threads, runner, cancel)
     handle = _estimator(as_context(None), tuple(fields.items()))
     check(lib.attune_blocks_run(handle.pointer, ctypes.byref(step)))
     return shares

@@ -22,6 +22,7 @@ from .. import _library  # noqa: F401  the library is found, or missing, at once
 from .._attention import _look, _shape4
 from .._errors import InvalidArgumentError, InvalidTypeError
 from .._flex import _fields, attend
+from .._library import run_options
 from .._tensor import dtype_name, empty
 from .._values import integer, number
 from ._rewrite import PREVIEW, functions_of, precision_of, rewrite
@@ -57,12 +58,14 @@ def flex_attention(
     softmax_precision: Optional[int] = None,
     outer: Optional[Dict[str, np.ndarray]] = None,
     max_threads: int = 0,
+    runner: Any = None,
+    cancel: Any = None,
 ) -> Any:
     """One FlexAttention node: prob_mod(softmax(score_mod(scale * q k^T))) v.
 
     q is [batch, heads, queries, dim], k and v are [batch, kv_heads, keys, dim]. score_mod and prob_mod are the node's
     subgraphs; `outer` has constants of the model that they name. softmax_precision is an element type of ONNX; f16 and
-    bf16 become f32, which is more precise.
+    bf16 become f32, which is more precise. max_threads, runner, cancel: as in attune.attention.
     """
     tensors = {"q": q, "k": k, "v": v}
     for name, value in tensors.items():
@@ -78,7 +81,7 @@ def flex_attention(
     if softmax_precision is not None:
         fields["softmax_precision"] = "f64" if dtype_name(q) == "f64" else precision_of(softmax_precision)
     tensors["out"] = empty((q,), dtype_name(q), (*q.shape[:-1], v.shape[-1]))
-    attend(fields, tracer, tensors, max_threads)
+    attend(fields, tracer, tensors, run_options(max_threads, runner, cancel))
     return tensors["out"]
 
 

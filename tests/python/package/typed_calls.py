@@ -27,7 +27,7 @@ def one_call(q: Any, k: Any, v: Any) -> None:
     block = attune.MLA({"o_proj.weight": q}, num_heads=4, qk_nope_head_dim=32, qk_rope_head_dim=16, form="absorbed")
     block.prepare()
     out = block.run(q, k, v, v, kv_lens=[3], block_table=out, cu_seqlens=[0, 3], max_threads=block.width)
-    chosen: attune.IndexResult = attune.index(q, k, v, 2048, is_causal=True, kv_lens=[3], has_scores=True)
+    chosen: attune.IndexResult = attune.index(q, k, v, 2048, kv_lens=[3], runner=attune.torch.runner(), cancel=q)
     attune.attention(q, k, v, kv_ids=chosen.ids, kv_id_lens=chosen.lens)
     attune.flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + i - j)
 
@@ -58,6 +58,7 @@ def kernels(q: Any, k: Any, v: Any, out: Any) -> None:
     place: Tuple[str, str, Tuple[int, ...], bool] = tensor.name, tensor.dtype, tensor.shape, tensor.is_output
     kernel: attune.Kernel = attune.compile(problem, context=context)
     kernel.run(q=q, k=k, v=v, out=out, max_threads=1)
+    out = kernel(q=q, k=k, v=v, runner=attune.torch.runner(), cancel=q)
     plan = attune.Plan(problem, deadline_us=0)
     plan.run(q=q, k=k, v=v, out=out)
     attune.warm([problem], context=context)
