@@ -38,9 +38,9 @@ subclasses, with one sentence.
     Error …                    exceptions; attune.Error.__subclasses__() lists them
 
 attune.torch, attune.transformers, attune.vllm, attune.ort (ONNX Runtime) and attune.jax put attune into these engines,
-attune.tvm into any framework by TVM-FFI. attune.blocks chooses blocks of keys and attends to them. attune.onnx computes
-ONNX's FlexAttention, attune.distributed measures on a cluster. These modules are imported when first used; `import
-attune` needs the standard library only. Import attune.ggml (llama.cpp) and attune.plot (pictures) yourself.
+attune.tvm into any framework by TVM-FFI, attune.ggml into llama.cpp. attune.blocks chooses blocks of keys and attends
+to them. attune.onnx computes ONNX's FlexAttention, attune.distributed measures on a cluster, attune.plot draws what the
+commands wrote. These modules are imported when first used; `import attune` needs the standard library only.
 """
 
 from __future__ import annotations
@@ -131,11 +131,16 @@ for _name in __all__:
 del _name
 
 
+_MODULES = (
+    "torch", "transformers", "vllm", "ort", "jax", "tvm", "ggml", "blocks", "onnx", "distributed", "plot",
+)  # fmt: skip
+
+
 class _Module(types.ModuleType):
     """Imports the engines when they are first used. A function __getattr__ would appear in help(attune)."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("torch", "transformers", "onnx", "ort", "jax", "tvm", "vllm", "blocks", "distributed"):
+        if name in _MODULES:
             return importlib.import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

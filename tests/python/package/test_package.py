@@ -5,6 +5,8 @@ import ctypes
 import pathlib
 import pickle
 import re
+import subprocess
+import sys
 import textwrap
 import threading
 import time
@@ -467,3 +469,13 @@ def test_a_context_is_strict_and_records(tmp_path):
     with pytest.raises(attune.NotCachedError):
         attune.compile("seq_q=1,seq_kv=3,head_dim=8", context=context)
     assert "head_dim=8" in lacks.read_text()
+
+
+def test_modules_are_imported_when_first_used():
+    """All but the private ones and a program."""
+    folder = pathlib.Path(attune.__file__).parent
+    names = {path.stem for path in folder.iterdir() if path.name[0] not in "_." and path.suffix in ("", ".py")}
+    names -= {"flex_cases"}
+    assert names == set(attune._MODULES)
+    code = "import attune, sys; assert 'attune.ggml' not in sys.modules; attune.ggml.library_path"
+    subprocess.run([sys.executable, "-c", code], check=True)
