@@ -451,7 +451,7 @@ private:
     std::unique_ptr<status> failure_;
 };
 
-inline void close_context(attune_context *, attune_context *context) { attune_context_destroy(context); }
+inline void close_context(attune_context *owned, attune_context *) { attune_context_destroy(owned); }
 inline void close_kernel(attune_context *, attune_kernel *kernel) { attune_kernel_release(kernel); }
 inline void close_block_mask(attune_context *, attune_block_mask *mask) { attune_block_mask_destroy(mask); }
 inline void close_plan(attune_context *, attune_plan *plan) { attune_plan_destroy(plan); }
@@ -819,9 +819,15 @@ public:
     static result<context> create(const attune_context_options *options = nullptr) {
         attune_context *handle = nullptr;
         const attune::status made = detail::of(attune_context_create(options, &handle));
-        return made ? result<context>(context(handle)) : result<context>(made);
+        return made ? result<context>(context(handle, handle)) : result<context>(made);
     }
     static result<context> create(const attune_context_options &options) { return create(&options); }
+    /* That of objects created without one (attune_shared_context). It lives until the process ends. */
+    static result<context> shared() {
+        attune_context *handle = nullptr;
+        const attune::status made = detail::of(attune_shared_context(&handle));
+        return made ? result<context>(context(nullptr, handle)) : result<context>(made);
+    }
 
     result<kernel> compile(const attune_problem &problem, const char *schedule = nullptr) const {
         attune_kernel *handle = nullptr;
@@ -846,7 +852,8 @@ public:
     explicit operator bool() const noexcept { return static_cast<bool>(owner_); }
 
 private:
-    explicit context(attune_context *handle) : owner_(handle, handle) {}
+    /* owned: what the destructor ends; NULL: nothing. */
+    context(attune_context *owned, attune_context *handle) : owner_(owned, handle) {}
     detail::owner<attune_context, detail::close_context> owner_;
 };
 

@@ -293,6 +293,15 @@ static void attentions() {
 #ifndef ATTUNE_EXCEPTIONS
     FAILS(attune::attention::create(desc)->plan(step)->run(step), ATTUNE_INVALID_PROBLEM, "-3");
 #endif
+    attune_context *common = nullptr;
+    {
+        const attune::result<attune::context> shared = attune::context::shared();
+        CHECK(shared && shared->compile(small()));
+        common = shared->get();
+    }
+    CHECK(attune::context::shared()->get() == common); /* it outlives its owners */
+    step.q.data = ones.data();
+    CHECK(attention.run(step));
 }
 
 int main() {
