@@ -53,7 +53,7 @@ static void list_isas(attune_context *context) {
 
 static attune_status select_target(const attune_context_options *options, const at_target **target, at_error *err) {
     if (options->target) return at_target_named(options->target, target, err);
-    return at_target_select(options->isa ? options->isa : getenv("ATTUNE_ISA"), target, err);
+    return at_target_select(options->isa, target, err);
 }
 
 /* The default deadline of plans. */

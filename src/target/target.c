@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -91,24 +92,31 @@ static const char *target_list(char *text, size_t capacity, bool only_here) {
     return length ? text : "none";
 }
 
-attune_status at_target_named(const char *name, const at_target **target, at_error *err) {
+/* where: " in ATTUNE_ISA", or "". */
+static attune_status find(const char *name, const char *where, const at_target **target, at_error *err) {
     char list[128];
     *target = at_target_find(name);
     if (*target) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "unknown ISA '%.40s'; there are: %s", name,
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "unknown ISA '%.40s'%s; there are: %s", name, where,
                    target_list(list, sizeof list, false));
 }
 
+attune_status at_target_named(const char *name, const at_target **target, at_error *err) {
+    return find(name, "", target, err);
+}
+
 attune_status at_target_select(const char *name, const at_target **target, at_error *err) {
+    const char *const where = name ? "" : " in ATTUNE_ISA";
     char list[128];
     *target = NULL;
+    if (!name) name = getenv("ATTUNE_ISA");
     if (name && name[0]) {
         const at_target *named;
-        const attune_status status = at_target_named(name, &named, err);
+        const attune_status status = find(name, where, &named, err);
         if (status) return status;
         if (!at_target_runs_here(named))
-            return at_fail(err, ATTUNE_UNSUPPORTED, "this CPU (%s) cannot run ISA '%s'; it can run: %s", at_cpu_name(),
-                           name, target_list(list, sizeof list, true));
+            return at_fail(err, ATTUNE_UNSUPPORTED, "this CPU (%s) cannot run ISA '%s'%s; it can run: %s",
+                           at_cpu_name(), name, where, target_list(list, sizeof list, true));
         *target = named;
         return ATTUNE_OK;
     }

@@ -50,8 +50,8 @@ const char *at_cpu_feature_names(uint32_t features, char text[AT_CPU_FEATURES_TE
  * only on request, and then needs larger signal stacks (sigaltstack(2)): so never ask without need. */
 bool at_cpu_request(uint32_t features);
 
-/* The best target this CPU can run. `name` (may be NULL or "") forces one: unknown is ATTUNE_INVALID_ARGUMENT and one
- * this CPU cannot run is ATTUNE_UNSUPPORTED, each with the list of targets. */
+/* The target `name`; NULL: that of ATTUNE_ISA; without it or empty: the best this CPU can run. Unknown is
+ * ATTUNE_INVALID_ARGUMENT and one this CPU cannot run is ATTUNE_UNSUPPORTED, each with the list of targets. */
 attune_status at_target_select(const char *name, const at_target **target, at_error *err);
 
 /* Any target by its name, whether or not it runs here; unknown is ATTUNE_INVALID_ARGUMENT, with the list of targets. */

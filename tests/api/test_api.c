@@ -461,6 +461,17 @@ static void code_for_another_machine(void **state) {
     options.isa = NULL;
     options.target = "vax";
     assert_fails(attune_context_create(&options, &context), ATTUNE_INVALID_ARGUMENT, "unknown ISA 'vax'; there are: ");
+    options.target = NULL;
+    options.isa = "vax";
+    assert_fails(attune_context_create(&options, &context), ATTUNE_INVALID_ARGUMENT, "unknown ISA 'vax'; there are: ");
+    options.isa = NULL;
+    char *const isa = getenv("ATTUNE_ISA") ? strdup(getenv("ATTUNE_ISA")) : NULL;
+    setenv("ATTUNE_ISA", "vax", 1);
+    assert_fails(attune_context_create(&options, &context), ATTUNE_INVALID_ARGUMENT,
+                 "unknown ISA 'vax' in ATTUNE_ISA; there are: ");
+    if (isa) setenv("ATTUNE_ISA", isa, 1);
+    if (!isa) unsetenv("ATTUNE_ISA");
+    free(isa);
 }
 
 /* Programs built with an older, shorter struct get their part and not a byte more. */
