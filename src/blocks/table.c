@@ -5,13 +5,10 @@
 
 #include <string.h>
 
-static attune_status check_table(const char *function, int64_t rows, int64_t places, int64_t columns,
-                                 const uint8_t *table, at_error *err) {
-    if (rows < 0 || places < 0 || columns < 0 || rows > INT32_MAX || places > INT32_MAX || columns > INT32_MAX)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "%s: rows is %lld, places %lld and columns %lld; each must be from 0 to 2147483647", function,
-                       (long long)rows, (long long)places, (long long)columns);
-    if (rows && columns && !table) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s: table is NULL", function);
+static attune_status check_table(int64_t rows, int64_t columns, const uint8_t *table, at_error *err) {
+    if (at_check_size("rows", rows, 0, INT32_MAX, err) || at_check_size("columns", columns, 0, INT32_MAX, err))
+        return err->status;
+    if (rows && columns && !table) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "table is NULL");
     return ATTUNE_OK;
 }
 
@@ -23,7 +20,8 @@ static attune_status check_number(const char *name, int64_t place, int32_t numbe
 
 static attune_status from_lists(const int32_t *lists, int64_t rows, int64_t places, int64_t columns, uint8_t *table,
                                 at_error *err) {
-    if (check_table("attune_blocks_from_lists", rows, places, columns, table, err)) return err->status;
+    if (check_table(rows, columns, table, err) || at_check_size("places", places, 0, INT32_MAX, err))
+        return err->status;
     if (rows && places && !lists) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "lists is NULL");
     for (int64_t i = 0; i < rows * places; i++)
         if (lists[i] != -1 && check_number("lists", i, lists[i], columns, err)) return err->status;
@@ -35,7 +33,7 @@ static attune_status from_lists(const int32_t *lists, int64_t rows, int64_t plac
 
 static attune_status from_csr(const int32_t *indptr, const int32_t *indices, int64_t rows, int64_t columns,
                               uint8_t *table, at_error *err) {
-    if (check_table("attune_blocks_from_csr", rows, 0, columns, table, err)) return err->status;
+    if (check_table(rows, columns, table, err)) return err->status;
     if (!indptr) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "indptr is NULL");
     if (indptr[0]) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "indptr[0] is %d; it must rise from 0", indptr[0]);
     for (int64_t r = 0; r < rows; r++)

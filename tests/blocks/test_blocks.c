@@ -240,6 +240,10 @@ static void tables(void **state) {
     assert_string_equal(attune_last_message(), "indptr[0] is 2; it must rise from 0");
     assert_int_equal(attune_blocks_from_csr(indptr, NULL, 3, 4, table), ATTUNE_INVALID_ARGUMENT);
     assert_string_equal(attune_last_message(), "indices is NULL");
+    assert_int_equal(attune_blocks_from_csr(indptr, indices, -3, 4, table), ATTUNE_INVALID_ARGUMENT);
+    assert_string_equal(attune_last_message(), "rows is -3; it must be from 0 to 2147483647");
+    assert_int_equal(attune_blocks_from_lists(lists, 3, -1, 4, table), ATTUNE_INVALID_ARGUMENT);
+    assert_string_equal(attune_last_message(), "places is -1; it must be from 0 to 2147483647");
     for (size_t i = 0; i < sizeof table; i++) assert_int_equal(table[i], 7);
 }
 
