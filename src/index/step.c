@@ -194,7 +194,7 @@ static attune_status add_view(call *c, const char *name, const attune_view *view
     if (v.column != 0 && v.column != 1)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s.column is %lld; it must be 0 or 1", name, (long long)v.column);
     if (!v.batch && !v.head && !v.token) v.head = columns, v.token = rows * columns, v.batch = tokens * v.token;
-    c->buffers[c->num_buffers++] = (void *)(uintptr_t)v.data;
+    c->buffers[c->num_buffers++] = v.data ? (void *)(uintptr_t)v.data : c->work; /* of no tokens nothing is read */
     add_scalar(c, v.batch);
     add_scalar(c, v.token);
     if (has_head) add_scalar(c, v.head);
@@ -205,6 +205,7 @@ static attune_status add_view(call *c, const char *name, const attune_view *view
 static attune_status describe(call *c, at_error *err) {
     const attune_index_desc *d = c->d;
     const attune_index_step *s = c->step;
+    const int64_t keys = c->sequences ? c->keys : 0; /* without pages there are none */
     add_scalar(c, s->cu_seqlens_q ? 1 : s->batch);
     add_scalar(c, c->tokens);
     add_scalar(c, c->queries);
@@ -216,11 +217,11 @@ static attune_status describe(call *c, at_error *err) {
         add_scalar(c, c->keys ? c->keys : 1);
     }
     if (add_view(c, "q", &s->q, c->tokens, d->num_heads, d->head_dim, true, err) ||
-        add_view(c, "k", &s->k, c->keys, 1, d->head_dim, false, err) ||
+        add_view(c, "k", &s->k, keys, 1, d->head_dim, false, err) ||
         add_view(c, "w", &s->w, c->tokens, 1, d->num_heads, false, err))
         return err->status;
     if (idx_has(d, IDX_Q_SCALE) && (add_view(c, "q_scale", &s->q_scale, c->tokens, 1, d->num_heads, false, err) ||
-                                    add_view(c, "k_scale", &s->k_scale, c->keys, 1, 1, false, err)))
+                                    add_view(c, "k_scale", &s->k_scale, keys, 1, 1, false, err)))
         return err->status;
     if (d->page_size) {
         add_scalar(c, s->block_table_stride ? s->block_table_stride : s->max_pages);

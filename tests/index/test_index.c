@@ -228,6 +228,35 @@ static void more_queries_than_keys(void **state) {
     compare("no keys, all seen", d, 3, 0);
 }
 
+/* Then k may be NULL. */
+static void no_keys(void **state) {
+    (void)state;
+    enum { QUERIES = 3, IDS = 4 };
+    static const int32_t nothing[] = {0}, starts[] = {0, 0};
+    for (int i = 0; i < 3; i++) {
+        attune_index_desc d = desc_of(4, 8, IDS);
+        index_case c;
+        d.page_size = i == 1 ? 5 : 0, d.dtype = ATTUNE_I8;
+        open_case(&c, d, QUERIES, 0);
+        attune_index *const index = make_in(NULL, &d);
+        attune_index_step s = step_of(&c);
+        s.k.data = NULL, s.k_scale.data = NULL;
+        if (i == 1) s.kv_lens = s.block_table = nothing;
+        if (i == 2) s.cu_seqlens_kv = starts;
+        for (int again = 0; again < 2; again++) {
+            memset(c.ids, 7, QUERIES * IDS * sizeof *c.ids), memset(c.lens, 7, QUERIES * sizeof *c.lens);
+            if (again)
+                interpret(index, &s);
+            else
+                run(index, &s);
+            for (int at = 0; at < QUERIES * IDS; at++) assert_int_equal(c.ids[at], -1);
+            for (int at = 0; at < QUERIES; at++) assert_int_equal(c.lens[at], 0);
+        }
+        attune_index_destroy(index);
+        close_case(&c);
+    }
+}
+
 /* One head of one number: the score of a key is the key. */
 static void compare_scores(const char *name, const float *scores, int64_t keys, int64_t ids) {
     attune_index_desc d = desc_of(1, 1, ids);
@@ -745,6 +774,7 @@ int main(void) {
         cmocka_unit_test(sizes),
         cmocka_unit_test(types),
         cmocka_unit_test(more_queries_than_keys),
+        cmocka_unit_test(no_keys),
         cmocka_unit_test(long_lists),
         cmocka_unit_test(special_values),
         cmocka_unit_test(infinite_keys),
