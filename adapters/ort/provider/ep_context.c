@@ -72,18 +72,26 @@ static bool read_file(const char *path, bytes *read, char *message) {
     return refuse(message, "%s cannot be read", path);
 }
 
+static bool write_all(int fd, const char *data, size_t count) {
+    while (count) {
+        const ssize_t written = write(fd, data, count);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return false;
+        data += written, count -= (size_t)written;
+    }
+    return true;
+}
+
 /* Writes a temporary file and renames it: a session that reads the previous pack keeps it, and a failure loses nothing.
  */
 static bool write_file(const char *path, const bytes *b, char *message) {
     char part[EP_CONTEXT_PATH + 8];
     snprintf(part, sizeof part, "%s.XXXXXX", path);
     const int fd = mkostemp(part, O_CLOEXEC);
-    FILE *const file = fd < 0 ? NULL : fdopen(fd, "wb");
-    if (!file) return refuse(message, "%s cannot be written: %s", path, strerror(errno));
-    bool is_written =
-        fwrite(b->data, 1, b->count, file) == b->count && !fchmod(fd, 0644) && !fflush(file) && !fsync(fd);
+    if (fd < 0) return refuse(message, "%s cannot be written: %s", path, strerror(errno));
+    bool is_written = write_all(fd, b->data, b->count) && !fchmod(fd, 0644) && !fsync(fd);
     int reason = errno;
-    if (fclose(file) && is_written) is_written = false, reason = errno;
+    if (close(fd) && is_written) is_written = false, reason = errno;
     if (is_written && rename(part, path)) is_written = false, reason = errno;
     if (is_written) return true;
     unlink(part);
