@@ -74,11 +74,12 @@ _PARAMETERS = {
     "forward": "layer query key value kv_cache attn_metadata output output_scale output_block_scale",
     "do_kv_cache_update": "layer key value kv_cache slot_mapping",
 }  # fmt: skip
-# Fields of metadata that attune reads or gives, among others.
+# Fields that attune reads or gives, among others.
 _FIELDS = {
     ("vllm.v1.attention.backend", "CommonAttentionMetadata"): (
         "query_start_loc seq_lens num_reqs num_actual_tokens max_query_len max_seq_len block_table_tensor slot_mapping"
         " causal"),
+    ("vllm.model_executor.layers.attention", "Attention"): "kv_sharing_target_layer_name",
     ("vllm.v1.kv_cache_interface", "AttentionSpec"): (
         "block_size head_size head_size_v kv_quant_mode state_content_bytes"),
     ("vllm.v1.attention.backends.cpu_attn", "CPUAttentionMetadata"): (

@@ -96,10 +96,12 @@ class AttuneBuilder(CPUAttentionMetadataBuilder):
         self.is_cross_attention = isinstance(kv_cache_spec, CrossAttentionSpec)
         self.is_encoder_only_attention = isinstance(kv_cache_spec, EncoderOnlyAttentionSpec)
         found = get_layers_from_vllm_config(vllm_config, Attention, layer_names).values()
-        impls = [layer.impl for layer in found if isinstance(layer.impl, AttuneImpl)]
+        ours = [layer for layer in found if isinstance(layer.impl, AttuneImpl)]
+        impls = [layer.impl for layer in ours]
         has_drafts = vllm_config.speculative_config is not None
-        for impl in impls:
-            target = impl.kv_sharing_target_layer_name
+        for layer, impl in zip(ours, impls):
+            target = layer.kv_sharing_target_layer_name
+            impl.kv_sharing_target_layer_name = target  # drafts of Gemma 4 get theirs after the layer is made
             writers = get_layers_from_vllm_config(vllm_config, Attention, [target] if target else []).values()
             writer = next((layer.impl for layer in writers), None)  # it comes before, so it is prepared
             impl.prepare(vllm_config.model_config.dtype, kv_cache_spec, has_drafts, writer)
@@ -108,8 +110,8 @@ class AttuneBuilder(CPUAttentionMetadataBuilder):
             raise refusal
         has_cache = not self.is_encoder_only_attention and not self.is_cross_attention
         self.has_new_keys = has_cache and any(impl.kv_sharing_target_layer_name is None for impl in impls)
-        ours = sum(not impl.stock_reason for impl in impls)
-        logger.info("attune computes attention of %d of %d layers", ours, len(found))
+        computed = sum(not impl.stock_reason for impl in impls)
+        logger.info("attune computes attention of %d of %d layers", computed, len(found))
 
     def build(
         self,

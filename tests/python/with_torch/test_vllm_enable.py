@@ -290,6 +290,19 @@ def test_readers_of_stock_keys(backend, monkeypatch):
     assert [call[0] for call in reader.calls] == ["forward"]
 
 
+def test_drafts_that_share_keys(backend, monkeypatch):
+    """vLLM gives a draft of Gemma 4 the layer whose keys it reads when it is already made."""
+    r = Requests(4, 2, 32, torch.float32)
+    writer, reader = make(backend, r)[0], make(backend, r)[0]
+    builder = build_for(backend, [reader], target="other", drafts="ngrams")
+    names, common, _, _ = r.common({"a": 3})
+    step = builder.build(0, common).step
+    assert not builder.has_new_keys and not step.appends
+    refuse(backend, monkeypatch, lambda kind: kind.appends)
+    build_for(backend, [writer, reader], target="layer0")
+    assert writer.stock_reason and reader.stock_reason == writer.stock_reason
+
+
 def test_readers_that_attune_refuses(backend, monkeypatch):
     """vLLM's own kernels cannot read what attune has written: the engine does not start."""
     r = Requests(4, 2, 32, torch.float32)

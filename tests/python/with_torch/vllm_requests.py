@@ -148,8 +148,11 @@ def make(backend, r, spec=SPEC, scale=0.2, **options):
     return impl, build_for(backend, [impl], r.dtype, replace(spec, **sizes))
 
 
-def build_for(backend, impls, dtype=torch.float32, spec=SPEC, cache_dtype="auto", drafts=None):
-    layers = {f"layer{i}": vllm.Attention(impl) for i, impl in enumerate(impls)}
+def build_for(backend, impls, dtype=torch.float32, spec=SPEC, cache_dtype="auto", drafts=None, target=None):
+    """target: the layer whose keys the last one reads, if its implementation was made without."""
+    layers = {f"layer{i}": vllm.Attention(impl, impl.kv_sharing_target_layer_name) for i, impl in enumerate(impls)}
+    if target:
+        layers[f"layer{len(impls) - 1}"].kv_sharing_target_layer_name = target
     if not spec.head_size:
         spec = replace(spec, head_size=impls[0].head_size, head_size_v=None)
     config = types.SimpleNamespace(cache_config=types.SimpleNamespace(cache_dtype=cache_dtype), layers=layers,

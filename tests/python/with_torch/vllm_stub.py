@@ -103,8 +103,8 @@ class StockBuilder:
 class Attention:
     """A layer of a model."""
 
-    def __init__(self, impl):
-        self.impl = impl
+    def __init__(self, impl, kv_sharing_target_layer_name=None):
+        self.impl, self.kv_sharing_target_layer_name = impl, kv_sharing_target_layer_name
         self._k_scale_float, self._v_scale_float = 0.05, 0.04
 
 
