@@ -75,18 +75,19 @@ def decode_problems(_):
 
 def biased_problems(_):
     """Biases and masks of each score, of short and long sequences: Swin, T5, DETR and others."""
-    swin = "batch=64,num_heads=6,seq_q=49,seq_kv=49,head_dim=32,attn_bias=hqk"
+    swin = "batch=64,num_heads=6,seq_q=49,seq_kv=49,head_dim=32,attn_bias_dims=hqk"
     detr = "batch=2,num_heads=8,seq_q=100,seq_kv=850,head_dim=32"
     t5 = "num_heads=12,seq_q=512,head_dim=64"
-    found = {"short": "batch=16,num_heads=32,seq_q=32,seq_kv=32,head_dim=80,attn_bias=qk", "swin": swin,
-             "swin_masked": f"{swin},attn_mask=bqk", "swin_bf16": f"dtype=bf16,{swin}",
-             "detr": f"{detr},attn_mask=bqk", "detr_padded": f"{detr},attn_mask=bk", "t5": f"{t5},attn_bias=hqk",
-             "t5_bf16": f"dtype=bf16,{t5},attn_bias=hqk", "bert_padded": f"batch=2,{t5},attn_mask=bk",
-             "mask": f"{t5},attn_mask=qk"}
+    found = {"short": "batch=16,num_heads=32,seq_q=32,seq_kv=32,head_dim=80,attn_bias_dims=qk", "swin": swin,
+             "swin_masked": f"{swin},attn_mask_dims=bqk", "swin_bf16": f"dtype=bf16,{swin}",
+             "detr": f"{detr},attn_mask_dims=bqk", "detr_padded": f"{detr},attn_mask_dims=bk",
+             "t5": f"{t5},attn_bias_dims=hqk", "t5_bf16": f"dtype=bf16,{t5},attn_bias_dims=hqk",
+             "bert_padded": f"batch=2,{t5},attn_mask_dims=bk",
+             "mask": f"{t5},attn_mask_dims=qk"}
     sizes = ((16, 16), (24, 24), (32, 32), (33, 33), (48, 64), (64, 64), (65, 65), (100, 77), (128, 128), (197, 197),
              (256, 256), (300, 300), (1024, 1024))
-    kinds = ("attn_bias=hqk", "attn_mask=qk", "attn_bias=qk", "attn_bias=bhqk", "attn_mask=bqk",
-             "attn_bias=hqk,is_causal=1")
+    kinds = ("attn_bias_dims=hqk", "attn_mask_dims=qk", "attn_bias_dims=qk", "attn_bias_dims=bhqk",
+             "attn_mask_dims=bqk", "attn_bias_dims=hqk,is_causal=1")
     for i, (rows, keys) in enumerate(sizes):
         for k in range(2):
             dim, kind = (64, 80, 32, 128, 40, 96)[(i + 2 * k) % 6], kinds[(i + 3 * k) % 6]

@@ -59,18 +59,18 @@ def causal(rng):
 
 def padded(rng):
     n = length(rng, 32)
-    return {"batch": rng.choice((2, 4, 8, 16)), "seq_q": n, "seq_kv": n, "kv_lens": 1}
+    return {"batch": rng.choice((2, 4, 8, 16)), "seq_q": n, "seq_kv": n, "has_kv_lens": 1}
 
 
 def biased(rng):
     n = length(rng, most=1024)
     dims = rng.choice(("hqk", "hqk", "qk", "bhqk"))
-    return {"batch": rng.choice((1, 2, 4, 16)), "seq_q": n, "seq_kv": n, "attn_bias": dims}
+    return {"batch": rng.choice((1, 2, 4, 16)), "seq_q": n, "seq_kv": n, "attn_bias_dims": dims}
 
 
 def masked(rng):
     n = length(rng, most=2048)
-    return {"batch": rng.choice((1, 2, 4)), "seq_q": n, "seq_kv": n, "attn_mask": rng.choice(("qk", "bk", "bqk"))}
+    return {"batch": rng.choice((1, 2, 4)), "seq_q": n, "seq_kv": n, "attn_mask_dims": rng.choice(("qk", "bk", "bqk"))}
 
 
 def cross(rng):
@@ -85,7 +85,7 @@ def windowed(rng):
 
 
 def alibi(rng):
-    return causal(rng) | {"alibi_slopes": 1}
+    return causal(rng) | {"has_alibi_slopes": 1}
 
 
 def capped(rng):
@@ -108,13 +108,13 @@ def decode(rng):
 
 
 def decode_padded(rng):
-    return decode(rng) | {"batch": rng.choice((2, 4, 8)), "kv_lens": 1}
+    return decode(rng) | {"batch": rng.choice((2, 4, 8)), "has_kv_lens": 1}
 
 
 def decode_paged(rng):
     page = rng.choice((16, 32))
     keys = -(-length(rng, 64) // page) * page
-    return decode(rng) | {"seq_kv": keys, "kv_lens": 1, "page_size": page, "batch": rng.choice((1, 4, 8))}
+    return decode(rng) | {"seq_kv": keys, "has_kv_lens": 1, "page_size": page, "batch": rng.choice((1, 4, 8))}
 
 
 KINDS = {"encoder": encoder, "encoder, kv_lens": padded, "encoder, bias": biased, "encoder, mask": masked,

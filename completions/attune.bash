@@ -22,7 +22,7 @@ _attune_options() {
 _attune_values() {
     case $1 in
         op) echo attention weights rotary merge mha linear conv index blocks mla ;;
-        cross | is_causal | lse | alibi_slopes | sinks | kv_lens | causal_offsets | ragged | kv_id_lens | general | kv_projected | v_in_k | no_out_projection | low_rank_heads | low_rank_shared | short_masks | rotary_interleaved | position_ids | qk_hadamard | weights_average | row_ids | reproducible) echo 0 1 ;;
+        is_cross | is_causal | has_lse | has_alibi_slopes | has_sinks | has_kv_lens | has_causal_offsets | is_ragged | has_kv_id_lens | is_general | kv_projected | v_in_k | no_out_projection | low_rank_heads | low_rank_shared | short_masks | rotary_interleaved | has_position_ids | qk_hadamard | weights_average | has_row_ids | reproducible) echo 0 1 ;;
         seq_q | seq_kv | num_ids | seq_new | num_rows) echo dynamic ;;
         dtype | bias_dtype) echo f32 f16 bf16 f64 ;;
         k_dtype | v_dtype | kv_dtype) echo f32 f16 bf16 f64 i8 f8 i4 ;;
@@ -36,8 +36,8 @@ _attune_values() {
         softmax_scale) echo default dynamic ;;
         causal_align) echo bottom_right top_left ;;
         kv_ids) echo none sequence query ;;
-        attn_mask | attn_bias) echo qk bqk bhqk bk k ;;
-        weights) echo none scaled capped masked softmax ;;
+        attn_mask_dims | attn_bias_dims) echo qk bqk bhqk bk k ;;
+        weights_mode) echo none scaled capped masked softmax ;;
         layout) echo bhsd bshd ;;
         strategy) echo q_lanes d_lanes ;;
         value_by) echo auto columns rows ;;
@@ -50,7 +50,7 @@ _attune_values() {
 }
 
 _attune_commands='run mha compile bench explain tune sweep warm cache bundle info ir help'
-_attune_fields='op batch embed_dim kv_embed_dim v_embed_dim out_dim cross num_heads num_kv_heads seq_q seq_kv head_dim head_dim_v dtype k_dtype v_dtype kv_dtype k_scales v_scales kv_scales k_group v_group kv_group k_layout v_layout kv_layout integer q_planes w_dtype w_group x_planes bias_dtype softmax_precision matmul_precision softmax_scale logits_soft_cap is_causal causal_align causal_offset window_left window_right global_tokens lse alibi_slopes sinks kv_lens causal_offsets ragged page_size kv_ids num_ids kv_id_lens general max_seq_q max_seq_kv seq_new kv_projected v_in_k no_out_projection low_rank low_rank_heads low_rank_shared short_masks attn_mask attn_bias rotary_dim rotary_interleaved position_ids qk_norm_eps qk_hadamard weights weights_average row_ids num_rows tensor score_mod mask_mod prob_mod reproducible num_parts q_strides k_strides v_strides out_strides lse_strides attn_mask_strides attn_bias_strides k_new_strides v_new_strides weights_strides x_strides x_kv_strides x_v_strides k_scale_strides v_scale_strides k_group_strides v_group_strides layout'
+_attune_fields='op batch embed_dim kv_embed_dim v_embed_dim out_dim is_cross num_heads num_kv_heads seq_q seq_kv head_dim head_dim_v dtype k_dtype v_dtype kv_dtype k_scales v_scales kv_scales k_group v_group kv_group k_layout v_layout kv_layout integer q_planes w_dtype w_group x_planes bias_dtype softmax_precision matmul_precision softmax_scale logits_soft_cap is_causal causal_align causal_offset window_left window_right global_tokens has_lse has_alibi_slopes has_sinks has_kv_lens has_causal_offsets is_ragged page_size kv_ids num_ids has_kv_id_lens is_general max_seq_q max_seq_kv seq_new kv_projected v_in_k no_out_projection low_rank low_rank_heads low_rank_shared short_masks attn_mask_dims attn_bias_dims rotary_dim rotary_interleaved has_position_ids qk_norm_eps qk_hadamard weights_mode weights_average has_row_ids num_rows tensors score_mod mask_mod prob_mod reproducible num_parts q_strides k_strides v_strides out_strides lse_strides attn_mask_strides attn_bias_strides k_new_strides v_new_strides weights_strides x_strides x_kv_strides x_v_strides k_scale_strides v_scale_strides k_group_strides v_group_strides layout'
 _attune_schedule='strategy lanes score_row_vectors score_keys score_columns value_by value_row_vectors value_columns value_keys task_row_vectors kv_tile kv_copy task_prefetch score_rows score_column_vectors score_streams value_rows value_column_vectors value_streams kv_chunk kv_prefetch gemm_rows gemm_column_vectors gemm_task_rows gemm_depth gemm_by gemm_prefetch gemm_groups gemm_rest'
 _attune_sizes='seq_q seq_kv seq_new num_rows total_q total_kv num_pages max_pages mask_seq_kv bias_seq_kv rotary_positions rotary_batch_stride num_ids softmax_scale'
 _attune_isas='avx512_bf16 amx avx512 avx2 x86-64 aarch64'

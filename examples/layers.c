@@ -134,7 +134,7 @@ int main(void) {
     TRY(attune_context_create(NULL, &m.context));
     m.encoder_self = attention_new(m.context, "embed_dim=64,num_heads=4,seq_q=20");
     m.decoder_self = attention_new(m.context, "embed_dim=64,num_heads=4,seq_q=12,is_causal=1");
-    m.cross = attention_new(m.context, "embed_dim=64,num_heads=4,seq_q=12,seq_kv=20,cross=1");
+    m.cross = attention_new(m.context, "embed_dim=64,num_heads=4,seq_q=12,seq_kv=20,is_cross=1");
     fill(m.encoder_feed.up[0], sizeof m.encoder_feed / sizeof(float));
     fill(m.decoder_feed.up[0], sizeof m.decoder_feed / sizeof(float));
     fill(source[0], SOURCE * EMBED);

@@ -29,7 +29,7 @@ SETS = ("x86-64", "avx2", "avx512", "avx512_bf16", "amx", "aarch64")
 RUN, EMULATED = SETS[:4], SETS[5:]
 HEAD = ["feature", "problem", "no compiler", "i8 cache", "integer", "reproducible"]
 NOTES = "## Why not"
-STEP = {"ragged": 1, "page_size": 16, "kv_lens": 1, "seq_new": attune.DYNAMIC, "is_causal": 1, "batch": 4,
+STEP = {"is_ragged": 1, "page_size": 16, "has_kv_lens": 1, "seq_new": attune.DYNAMIC, "is_causal": 1, "batch": 4,
         "num_kv_heads": 2}
 USUAL = {"num_heads": 8, "seq_q": 64, "head_dim": 64}
 # Sizes for a run of a problem that leaves them open, and smaller ones for what is long to interpret.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The fields of problems as src/problem/fields.def lists them, a line each: kind, name in text, and the name that stands
+# The fields of problems as src/problem/fields.def lists them, a line each: kind, name, and the name that stands
 # for this field and another one, if there is such a name.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -14,7 +14,7 @@ set -eu
 FEW=12 # at most so many queries: FEW_QUERIES in src/engine/tier0.c
 
 line() { # which, what differs
-	echo "${dtype}_${dim}_$1: num_heads=1,seq_kv=dynamic,head_dim=$dim,dtype=$dtype,softmax_scale=dynamic,lse=1,$2"
+	echo "${dtype}_${dim}_$1: num_heads=1,seq_kv=dynamic,head_dim=$dim,dtype=$dtype,softmax_scale=dynamic,has_lse=1,$2"
 }
 many() { # suffix, what differs
 	line "many_all$1" "seq_q=dynamic$2"
@@ -43,8 +43,8 @@ kernels() {
 WINDOW=1000000 # stands for any, and for none: ANY_WINDOW in src/engine/tier0.c
 page=16
 steps() { # suffix, what differs, what differs with many queries
-	step="softmax_scale=dynamic,lse=1,ragged=1,page_size=$page,kv_lens=1,seq_new=dynamic,is_causal=1,general=1"
-	step="$step,window_left=$WINDOW,sinks=1"
+	step="softmax_scale=dynamic,has_lse=1,is_ragged=1,page_size=$page,has_kv_lens=1,seq_new=dynamic,is_causal=1"
+	step="$step,is_general=1,window_left=$WINDOW,has_sinks=1"
 	step="num_heads=1,seq_q=dynamic,seq_kv=dynamic,head_dim=$dim,dtype=$dtype,$step$2"
 	echo "step_${dtype}$1_${dim}_many: $step${3-}"
 	echo "step_${dtype}$1_${dim}_few: $step,max_seq_q=$FEW"
@@ -67,7 +67,7 @@ ggml() {
 	for dim in 64 80 96 112 128 256 512; do
 		page=16
 		caches ""
-		case $dim in 64 | 128) caches _alibi ,alibi_slopes=1 ;; esac
+		case $dim in 64 | 128) caches _alibi ,has_alibi_slopes=1 ;; esac
 		case $dim in 128 | 256) caches _cap ,logits_soft_cap=$CAP ;; esac
 		page=1
 		caches _listed
@@ -91,10 +91,10 @@ latents() { # types, what differs with many queries
 	dim=576
 	for dtype in $1; do steps _latent ",head_dim_v=512,v_in_k=1" "${2-}"; done
 	dtype=bf16
-	line listed "seq_q=dynamic,head_dim_v=512,v_in_k=1,ragged=1,page_size=$page,kv_lens=1,seq_new=dynamic,$listed"
+	line listed "seq_q=dynamic,head_dim_v=512,v_in_k=1,is_ragged=1,page_size=$page,has_kv_lens=1,seq_new=dynamic,$listed"
 	echo "index_bf16: op=index,num_heads=1,head_dim=128,num_ids=1,dtype=bf16,kernel=any"
 }
-listed=general=1,kv_ids=query,kv_id_lens=1
+listed=is_general=1,kv_ids=query,has_kv_id_lens=1
 
 # Linear attention for heads of any size, with a decay for each head (Qwen3-Next, Qwen3.5, Olmo Hybrid), for each key
 # (Kimi Linear), and without the delta rule (Mamba 2, lightning attention). Only the last has no kernel for prompts. The

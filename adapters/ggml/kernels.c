@@ -29,19 +29,19 @@ static const char *const class_text[KERNEL_NUM_CLASSES] = {
     [KERNEL_PLAIN] = "seq_q=dynamic,batch=2",
     [KERNEL_CAUSAL] = "seq_q=dynamic,batch=2,is_causal=1",
     [KERNEL_WINDOW] = "seq_q=dynamic,batch=2,is_causal=1",
-    [KERNEL_RANGES] = "seq_q=dynamic,tensor=\"lo:i32[q], hi:i32[q]\",mask_mod=\"kv >= lo[q] & kv < hi[q]\"",
-    [KERNEL_HOLES] = "seq_q=dynamic,tensor=\"lo:i32[q], mid:i32[q], next:i32[q], hi:i32[q]\","
+    [KERNEL_RANGES] = "seq_q=dynamic,tensors=\"lo:i32[q], hi:i32[q]\",mask_mod=\"kv >= lo[q] & kv < hi[q]\"",
+    [KERNEL_HOLES] = "seq_q=dynamic,tensors=\"lo:i32[q], mid:i32[q], next:i32[q], hi:i32[q]\","
                      "mask_mod=\"kv >= lo[q] & kv < mid[q] | kv >= next[q] & kv < hi[q]\"",
-    [KERNEL_LISTS] = "seq_q=dynamic,kv_ids=query,kv_id_lens=1",
-    [KERNEL_LISTS_BIAS] = "seq_q=dynamic,kv_ids=query,kv_id_lens=1,attn_bias=qk,bias_dtype=f16",
-    [KERNEL_LISTS_HEADS_BIAS] = "seq_q=dynamic,kv_ids=query,kv_id_lens=1,attn_bias=hqk",
-    [KERNEL_PAGES] = "seq_q=1,batch=2,page_size=1,kv_lens=1",
-    [KERNEL_GROUPS] = "ragged=1,seq_q=dynamic,batch=2,page_size=1,kv_lens=1,is_causal=1",
-    [KERNEL_BIAS] = "seq_q=dynamic,attn_bias=qk,bias_dtype=f16",
-    [KERNEL_HEADS_BIAS] = "seq_q=dynamic,attn_bias=hqk,bias_dtype=f16",
-    [KERNEL_ALIBI] = "seq_q=dynamic,batch=2,is_causal=1,alibi_slopes=1",
-    [KERNEL_WHOLE_ALIBI] = "seq_q=dynamic,batch=2,alibi_slopes=1",
-    [KERNEL_SLOPES] = "seq_q=dynamic,tensor=\"slope:f32[h], mask:f16[q, kv]\","
+    [KERNEL_LISTS] = "seq_q=dynamic,kv_ids=query,has_kv_id_lens=1",
+    [KERNEL_LISTS_BIAS] = "seq_q=dynamic,kv_ids=query,has_kv_id_lens=1,attn_bias_dims=qk,bias_dtype=f16",
+    [KERNEL_LISTS_HEADS_BIAS] = "seq_q=dynamic,kv_ids=query,has_kv_id_lens=1,attn_bias_dims=hqk",
+    [KERNEL_PAGES] = "seq_q=1,batch=2,page_size=1,has_kv_lens=1",
+    [KERNEL_GROUPS] = "is_ragged=1,seq_q=dynamic,batch=2,page_size=1,has_kv_lens=1,is_causal=1",
+    [KERNEL_BIAS] = "seq_q=dynamic,attn_bias_dims=qk,bias_dtype=f16",
+    [KERNEL_HEADS_BIAS] = "seq_q=dynamic,attn_bias_dims=hqk,bias_dtype=f16",
+    [KERNEL_ALIBI] = "seq_q=dynamic,batch=2,is_causal=1,has_alibi_slopes=1",
+    [KERNEL_WHOLE_ALIBI] = "seq_q=dynamic,batch=2,has_alibi_slopes=1",
+    [KERNEL_SLOPES] = "seq_q=dynamic,tensors=\"slope:f32[h], mask:f16[q, kv]\","
                       "score_mod=\"score + slope[h] * mask[q, kv]\",mask_mod=\"mask[q, kv] > -inf\"",
 };
 
@@ -67,8 +67,8 @@ static void describe(const ggml_kind *k, char text[TEXT_BYTES]) {
     snprintf(text, TEXT_BYTES,
              "num_heads=%d,num_kv_heads=%d,head_dim=%d,head_dim_v=%d,seq_kv=dynamic,"
              "softmax_scale=dynamic,%s%s%s%s%s",
-             heads, heads / k->group, (int)k->dim, (int)k->dim_v, class_text[k->class], k->has_sinks ? ",sinks=1" : "",
-             k->v_in_k ? ",v_in_k=1" : "", k->has_lens ? ",kv_lens=1" : "",
+             heads, heads / k->group, (int)k->dim, (int)k->dim_v, class_text[k->class],
+             k->has_sinks ? ",has_sinks=1" : "", k->v_in_k ? ",v_in_k=1" : "", k->has_lens ? ",has_kv_lens=1" : "",
              may_round(k) ? ",matmul_precision=bf16" : "");
     if (k->window) {
         const size_t length = strlen(text);

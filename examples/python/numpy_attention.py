@@ -23,7 +23,7 @@ print("largest difference from NumPy:", np.abs(out - attention_in_numpy(q, k, v)
 
 # A cache with room for 1024 keys of each sequence. A call appends one key and one value, and attends to all so far.
 step = attune.compile(
-    attune.Problem(batch=2, num_heads=12, seq_q=1, seq_kv=1024, seq_new=1, head_dim=64, kv_lens=True)
+    attune.Problem(batch=2, num_heads=12, seq_q=1, seq_kv=1024, seq_new=1, head_dim=64, has_kv_lens=True)
 )
 cache_k, cache_v = (np.zeros((2, 12, 1024, 64), np.float32) for _ in range(2))
 for length in range(1, 5):

@@ -22,7 +22,7 @@ class Cascade:
     """Attention of one query for each of `sequences` over a shared prefix, and over keys of its own."""
 
     def __init__(self, sequences):
-        common = dict(num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, seq_kv=attune.DYNAMIC, lse=True)
+        common = dict(num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, seq_kv=attune.DYNAMIC, has_lse=True)
         self.sequences = sequences
         strides = (sequences * HEADS, 1, HEADS)  # of the logarithms as [1, heads, sequences]
         self.shared = attune.compile(attune.Problem(batch=1, seq_q=sequences, lse_strides=strides, **common))

@@ -89,7 +89,7 @@ class Layer:
         self.keys, self.scales = np.zeros((pages, PAGE, INDEX_DIM), "i1"), np.zeros((pages, PAGE), "f4")
         self.attention = attune.Attention(
             num_heads=HEADS, num_kv_heads=1, head_dim=RANK + ROPE, head_dim_v=RANK, softmax_scale=SCALE, kv="paged",
-            page_size=PAGE, extra="v_in_k=1,kv_ids=query,kv_id_lens=1")  # fmt: skip
+            page_size=PAGE, extra="v_in_k=1,kv_ids=query,has_kv_id_lens=1")  # fmt: skip
 
     def step(self, x):
         """The tokens x [tokens, WIDTH] that come next."""

@@ -19,8 +19,8 @@ import attune
 HEADS, KV_HEADS, QUERIES, DIM, PARTS, KEYS = 8, 2, 16, 64, 8, 512  # keys of each part
 
 # Every part of the keys has the same problem; the parts of all ranks have the same kernel.
-PART = f"num_heads={HEADS},num_kv_heads={KV_HEADS},seq_q={QUERIES},seq_kv={KEYS},head_dim={DIM},lse=1"
-MERGE = f"op=merge,num_parts={PARTS},num_heads={HEADS},seq_q={QUERIES},head_dim={DIM},lse=1"
+PART = f"num_heads={HEADS},num_kv_heads={KV_HEADS},seq_q={QUERIES},seq_kv={KEYS},head_dim={DIM},has_lse=1"
+MERGE = f"op=merge,num_parts={PARTS},num_heads={HEADS},seq_q={QUERIES},head_dim={DIM},has_lse=1"
 
 
 def part_of_keys(part):

@@ -73,7 +73,7 @@ def main():
 
     common = dict(num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, seq_kv=attune.DYNAMIC)
     step = attune.compile(attune.Problem(
-        seq_q=tokens, tensor='"tree:bool[q, q]"',
+        seq_q=tokens, tensors='"tree:bool[q, q]"',
         mask_mod='"kv < seq_kv - seq_q | tree[q, clamp(kv - (seq_kv - seq_q))]"', **common))
     out = np.empty_like(q)
 

@@ -71,9 +71,9 @@ typedef struct attune_attention_desc {
                              * kv_lens includes them */
     int has_lse;            /* 1: a step also writes lse, the logarithm of the sum of exponentials */
     int reproducible;       /* 1: a row has the same bits in every batch, chunk and kind of step */
-    const char *extra;      /* NULL, or more fields of the problem: "logits_soft_cap=30,sinks=1". They override the
-                             * members above. Not allowed: op, batch, lengths, ragged, kv_lens, page_size, embed_dim and
-                             * softmax_scale=dynamic. Its tensors are the step's bindings */
+    const char *extra;      /* NULL, or more fields of the problem: "logits_soft_cap=30,has_sinks=1". They override the
+                             * members above. Not allowed: op, batch, lengths, is_ragged, has_kv_lens, page_size,
+                             * embed_dim and softmax_scale=dynamic. Its tensors are the step's bindings */
     int64_t deadline_us;    /* the most microseconds that a step waits for a compile. After them a slower fallback
                              * computes until the kernel is there. 0: no step waits. -1: ATTUNE_DEADLINE_US, else a
                              * step waits as long as the compile takes */

@@ -25,7 +25,7 @@
  * An attention over the chosen blocks reads a table of them, which attune_blocks_from_lists and attune_blocks_from_csr
  * make from lists. Its `extra` is, if a sequence has at most 64 blocks of 128 tokens,
  *
- *     tensor="blocks:bool[h, 64, 64]",
+ *     tensors="blocks:bool[h, 64, 64]",
  *     mask_mod="blocks[h, clamp((q + seq_kv - seq_q) // 128), clamp(kv // 128)]"
  *
  * where the sum is the position of a query, because q counts from the first query of the step.

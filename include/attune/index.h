@@ -119,8 +119,8 @@ ATTUNE_CHECKED attune_status attune_index_run_interpreted(attune_index *index, c
 
 /* Equals attune_index_run of index_step, then attune_attention_run of `step` with two more bindings: kv_ids, the ids of
  * the index, and kv_id_lens, its lens. ids and lens of index_step may be NULL if you do not need them. The attention
- * has `extra` kv_ids=query,kv_id_lens=1, and the layout thd if index_step has cu_seqlens_q. If the attention refuses
- * its step, ids, lens and scores have been written. */
+ * has `extra` kv_ids=query,has_kv_id_lens=1, and the layout thd if index_step has cu_seqlens_q. If the attention
+ * refuses its step, ids, lens and scores have been written. */
 ATTUNE_CHECKED attune_status attune_index_attend(attune_index *index, const attune_index_step *index_step,
                                                  attune_attention *attention, const attune_step *step);
 

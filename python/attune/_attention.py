@@ -139,7 +139,7 @@ def _take_lists(tensors: Dict[str, Any], fields: Dict[str, Any], batch: int, is_
     by_sequence = lists[1] == 1 and lists[0] == batch and (is_ragged or tensors["q"].shape[2] != 1)
     fields["kv_ids"] = "sequence" if by_sequence else "query"
     fields["num_ids"] = DYNAMIC
-    fields["kv_id_lens"] = tensors.get("kv_id_lens") is not None
+    fields["has_kv_id_lens"] = tensors.get("kv_id_lens") is not None
     return int(lists[2])
 
 
@@ -154,17 +154,17 @@ def _fields(tensors: Dict[str, Any], options: tuple, lse: bool) -> Tuple[Dict[st
     fields: Dict[str, Any] = dict(
         dtype=_float_name(q, "q"), k_dtype=_float_name(k, "k"), v_dtype=_float_name(v, "v"), num_heads=heads,
         num_kv_heads=kv_heads, head_dim=dim, head_dim_v=dim_v, is_causal=is_causal, causal_align=causal_align,
-        window_left=left, window_right=right, softmax_scale=scale, logits_soft_cap=soft_cap or None, lse=lse,
+        window_left=left, window_right=right, softmax_scale=scale, logits_soft_cap=soft_cap or None, has_lse=lse,
     )
     for name in ("kv_lens", "sinks", "alibi_slopes"):
-        fields[name] = tensors.get(name) is not None
+        fields["has_" + name] = tensors.get(name) is not None
     wide = {name: value for name, value in tensors.items() if name in _STRIDED and value is not None and _wide(value)}
     by_plan = not wide
     sizes = (batch, heads, seq_q, seq_kv)
     fields["seq_q"] = DYNAMIC if by_plan or not seq_q or starts is not None else seq_q
     fields["seq_kv"] = DYNAMIC if by_plan or not seq_kv or starts is not None else seq_kv
     if starts is not None:
-        fields["ragged"], batch = True, len(starts) - 1
+        fields["is_ragged"], batch = True, len(starts) - 1
     if tensors.get("kv_ids") is not None:
         sizes = (*sizes[:3], _take_lists(tensors, fields, batch, starts is not None))
     mask, bias = tensors.get("attn_mask"), tensors.get("attn_bias")
@@ -174,9 +174,9 @@ def _fields(tensors: Dict[str, Any], options: tuple, lse: bool) -> Tuple[Dict[st
         if dtype_name(mask) != "bool":
             own = _python_name(mask)
             raise InvalidArgumentError(f"attn_mask is {own}; it must be bool (numbers to be added are attn_bias)")
-        fields["attn_mask"] = _mask_dims(mask, "attn_mask", sizes, fields)
+        fields["attn_mask_dims"] = _mask_dims(mask, "attn_mask", sizes, fields)
     if bias is not None:
-        fields["attn_bias"] = _mask_dims(bias, "attn_bias", sizes, fields)
+        fields["attn_bias_dims"] = _mask_dims(bias, "attn_bias", sizes, fields)
         fields["bias_dtype"] = _float_name(bias, "attn_bias")
     for name, value in wide.items():
         strides = _strides(value)

@@ -256,7 +256,7 @@ def described(
     functions = {"score_mod": score_mod, "mask_mod": mask_mod, "prob_mod": prob_mod}
     fields = _fields(tensors["q"], tensors["k"], tensors["v"], flag(enable_gqa, "enable_gqa"))
     fields.update({name: tracer.trace(f, name) for name, f in functions.items()})
-    fields["lse"] = flag(return_lse, "return_lse")
+    fields["has_lse"] = flag(return_lse, "return_lse")
     if scale is not None:
         fields["softmax_scale"] = number(scale, "scale")
     return fields, tracer, tensors
@@ -271,7 +271,7 @@ def attend(
     threads: as run_options gives them.
     block_mask: the BlockMask that mask_mod is of, which keeps the table of what is hidden; None: made in this call.
     """
-    fields["tensor"] = tracer.declarations()
+    fields["tensors"] = tracer.declarations()
     for name, value in tracer.tensors.items():
         tensors[name] = _as_taken(value, name)
     key = tuple(fields.items())

@@ -86,14 +86,14 @@ def tensors_of(problem: Problem, arguments: Any = None) -> List[TensorInfo]:
 class Problem:
     """An attention problem: what is computed, but not how.
 
-    Fields come from text, from keywords, or from both. Their names are those of attune.h and of the command:
+    Fields come from text, from keywords, or from both. Their names are those of attune_problem's members:
 
         Problem("num_heads=12,seq_q=512,head_dim=64,is_causal=1")
         Problem(num_heads=12, seq_q=512, head_dim=64, is_causal=True)
-        Problem(num_heads=9, num_kv_heads=3, seq_q=DYNAMIC, seq_kv=DYNAMIC, head_dim=64, attn_mask="qk")
+        Problem(num_heads=9, num_kv_heads=3, seq_q=DYNAMIC, seq_kv=DYNAMIC, head_dim=64, attn_mask_dims="qk")
 
-    Names may also be those of the struct's members (has_lse). Lists become dims or strides ("1:1:512:512"), dtypes may
-    be those of NumPy and torch, functions are text (``mask_mod="q >= kv"``), and None leaves a field out.
+    Lists become dims or strides ("1:1:512:512"), dtypes may be those of NumPy and torch, functions are text
+    (``mask_mod="q >= kv"``), and None leaves a field out.
 
     ``str(problem)`` is the canonical text, by which problems are compared, hashed and pickled. ``problem.fields`` is a
     dict of it. A problem that cannot be compiled raises InvalidProblemError.

@@ -96,7 +96,7 @@ class Attention:
     appends: a step first writes its k and v after each sequence's cached keys.
     has_lse: a step also returns the logarithm of the sum of exponentials.
     reproducible: a row has the same bits in every batch, chunk and kind of step.
-    extra: other fields of the problem, as text ("logits_soft_cap=30,sinks=1") or as a dict.
+    extra: other fields of the problem, as text ("logits_soft_cap=30,has_sinks=1") or as a dict.
     deadline_us: the most microseconds that a step waits for a compile, up to 60,000,000; then a fallback computes. 0:
         it never waits. None: ATTUNE_DEADLINE_US, else as long as it takes.
 

@@ -179,7 +179,7 @@ def _kernel(
         ("dtype", dtype_name(q)),
         ("k_dtype", dtype_name(k)),
         ("v_dtype", dtype_name(v)),
-        ("tensor", f"blocks:bool[{dims}{rows}, {columns}]"),
+        ("tensors", f"blocks:bool[{dims}{rows}, {columns}]"),
         ("mask_mod", f"blocks[{place}q // {block_size}, kv // {block_size}]"),
     )
     return _kernel_of(fields)

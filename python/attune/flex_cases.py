@@ -45,7 +45,7 @@ def write(folder: str, to: str) -> str:
     """Writes one case for attune-lab conform; returns the problem's text."""
     case, arrays, keywords = read(folder)
     fields, tracer, tensors = described(arrays["q"], arrays["k"], arrays["v"], **keywords)
-    fields["tensor"] = tracer.declarations()
+    fields["tensors"] = tracer.declarations()
     text = ",".join(f"{name}={int(value) if isinstance(value, bool) else value}"
                     for name, value in fields.items() if value is not None)
     inputs = {name: np.asarray(tensors[name]) for name in "qkv"}

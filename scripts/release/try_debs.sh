@@ -54,7 +54,7 @@ try "the documentation has its index" test -f "$root/usr/share/doc/attune-doc/do
 rm -r "$libraries/attune"
 try "a cached kernel needs no code generator" "$root/usr/bin/attune" compile $problem
 stands_in() {
-    "$root/usr/bin/attune" compile $problem,lse=1 >"$work/said" 2>&1 &&
+    "$root/usr/bin/attune" compile $problem,has_lse=1 >"$work/said" 2>&1 &&
         grep -q 'libattune-codegen.so was not found' "$work/said" && grep -q '^from *the virtual machine' "$work/said"
 }
 try "without it the virtual machine computes, and a sentence says why" stands_in

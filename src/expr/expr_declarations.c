@@ -35,9 +35,9 @@ typedef struct reader {
 static attune_status fail_at(const reader *r, const char *at, const char *wanted) {
     const int left = (int)(r->end - at), shown = left > 40 ? 40 : left, column = (int)(at - r->text) + 1;
     if (!left)
-        return at_fail(r->err, ATTUNE_INVALID_PROBLEM, "tensor, column %d: the text ends where %s is expected", column,
+        return at_fail(r->err, ATTUNE_INVALID_PROBLEM, "tensors, column %d: the text ends where %s is expected", column,
                        wanted);
-    return at_fail(r->err, ATTUNE_INVALID_PROBLEM, "tensor, column %d: '%.*s' stands where %s is expected", column,
+    return at_fail(r->err, ATTUNE_INVALID_PROBLEM, "tensors, column %d: '%.*s' stands where %s is expected", column,
                    shown, at, wanted);
 }
 
@@ -72,7 +72,7 @@ static attune_status take_name(reader *r, attune_user_tensor *t) {
     if (!length || is_digit(*r->at)) return fail_at(r, r->at, "the name of a tensor");
     if (length >= sizeof t->name)
         return at_fail(r->err, ATTUNE_INVALID_PROBLEM,
-                       "tensor, column %d: a name of %zu characters is too long; %zu fit", (int)(r->at - r->text) + 1,
+                       "tensors, column %d: a name of %zu characters is too long; %zu fit", (int)(r->at - r->text) + 1,
                        length, sizeof t->name - 1);
     memcpy(t->name, r->at, length);
     r->at += length;

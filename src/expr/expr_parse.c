@@ -151,7 +151,7 @@ static bool open_load(ex_parser *p, const ex_token *name) {
     if (find_var(name) >= 0)
         ex_fail(p, name->column, "%.*s is one number and has no elements", name->length, name->text);
     else
-        ex_fail(p, name->column, "'%.*s' is not a tensor of the problem; declare it, as tensor=\"%.*s:f32[h]\"",
+        ex_fail(p, name->column, "'%.*s' is not a tensor of the problem; declare it, as tensors=\"%.*s:f32[h]\"",
                 shown_length(name), name->text, shown_length(name), name->text);
     return false;
 }

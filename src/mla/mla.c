@@ -140,7 +140,7 @@ static attune_status make_attention(attune_mla *mla, attune_attention **made, at
         a.kv = d->page_size ? ATTUNE_KV_PAGED : ATTUNE_KV_CACHE;
         a.layout = d->page_size ? ATTUNE_THD : ATTUNE_BSHD;
         a.page_size = d->page_size;
-        a.extra = is_listed ? "v_in_k=1,kv_ids=query,kv_id_lens=1" : "v_in_k=1";
+        a.extra = is_listed ? "v_in_k=1,kv_ids=query,has_kv_id_lens=1" : "v_in_k=1";
     } else {
         a.num_heads = mla_heads_at_once(d);
         a.head_dim = d->qk_nope_head_dim + d->qk_rope_head_dim, a.head_dim_v = d->v_head_dim;

@@ -124,9 +124,9 @@ static attune_status check_order(const attune_problem *p, at_error *err) {
         const mha_field *field = &mha_fields[i];
         if (!field->is_order || mha_field_is_initial(p, field)) continue;
         if (field->kind == MHA_FIELD_DIMS)
-            snprintf(what, sizeof what, "there can be no %s", field->name);
+            snprintf(what, sizeof what, "%s cannot be set", field->name);
         else
-            snprintf(what, sizeof what, "%s cannot be %s", field->member, size_of(mha_field_value(p, field)).of);
+            snprintf(what, sizeof what, "%s cannot be %s", field->name, size_of(mha_field_value(p, field)).of);
         return refuse_low_rank(p, what, err);
     }
     return ATTUNE_OK;

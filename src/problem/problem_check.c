@@ -20,16 +20,16 @@ static attune_status check_word(const mha_field *field, int64_t value, at_error 
     mha_writer w = {choices, sizeof choices, 0};
     const char *const word = mha_field_word(field, value);
     if (!word && value)
-        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %lld, which is no %s", field->member, (long long)value,
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %lld, which is no %s", field->name, (long long)value,
                        field->words->type);
     if (!word || mha_field_choice(field, value)) return ATTUNE_OK;
     mha_write_choices(&w, field);
-    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %s; it must be %s", field->member, word, choices);
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %s; it must be %s", field->name, word, choices);
 }
 
 static attune_status check_choice(const attune_problem *p, const mha_field *field, at_error *err) {
-    if (field->open) return check_flag("has_", field->member, mha_field_open(p, field), err);
-    if (field->kind == MHA_FIELD_FLAG) return check_flag("", field->member, mha_field_value(p, field), err);
+    if (field->open) return check_flag("has_", field->name, mha_field_open(p, field), err);
+    if (field->kind == MHA_FIELD_FLAG) return check_flag("", field->name, mha_field_value(p, field), err);
     return field->kind == MHA_FIELD_WORD ? check_word(field, mha_field_value(p, field), err) : ATTUNE_OK;
 }
 
@@ -50,8 +50,8 @@ attune_status mha_check_choices(const attune_problem *p, at_error *err) {
 static attune_status refuse_part(const attune_problem *p, const mha_field *field, const char *why, at_error *err) {
     const int64_t value = mha_field_value(p, field);
     const char *const word = field->kind == MHA_FIELD_WORD ? mha_field_word(field, value) : NULL;
-    if (word) return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %s, but %s", field->member, word, why);
-    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %lld, but %s", field->member, (long long)value, why);
+    if (word) return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %s, but %s", field->name, word, why);
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %lld, but %s", field->name, (long long)value, why);
 }
 
 /* bias_dtype may also be the type of q, which is its default. */
@@ -71,8 +71,10 @@ attune_status mha_check_parts(const attune_problem *p, at_error *err) {
         if (is_of_block && !mha_is_block(p)) return refuse_part(p, field, "embed_dim is 0: there is no block", err);
         const bool is_of_op = field->operators >> p->op & 1;
         if (!is_of_op && !mha_attends(p)) continue; /* the problem is that of an attention */
-        snprintf(why, sizeof why, "%s %s", is_of_op ? "there is no" : "it means nothing with op =",
-                 is_of_op ? mha_fields[field->part_of].name : mha_op_name(p->op));
+        if (is_of_op)
+            snprintf(why, sizeof why, "%s is not set", mha_fields[field->part_of].name);
+        else
+            snprintf(why, sizeof why, "it means nothing with op = %s", mha_op_name(p->op));
         return refuse_part(p, field, why, err);
     }
     return ATTUNE_OK;
@@ -103,7 +105,7 @@ static attune_status check_integer(const attune_problem *p, const mha_field *fie
     if ((double)value >= r.least && (double)value <= r.most) return ATTUNE_OK;
     if (may_be_dynamic && value == ATTUNE_DYNAMIC) return ATTUNE_OK;
     if (value || mha_field_value(&initial, field)) snprintf(is, sizeof is, "is %lld", (long long)value);
-    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s %s; it must be from %.0f to %.0f%s", field->member, is, r.least,
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s %s; it must be from %.0f to %.0f%s", field->name, is, r.least,
                    r.most, may_be_dynamic ? ", or dynamic" : "");
 }
 
@@ -114,7 +116,7 @@ static attune_status check_number(const attune_problem *p, const mha_field *fiel
     const bool has_none = usual < field->least || usual > field->most;
     if (number >= field->least && number <= field->most) return ATTUNE_OK;
     if (mha_field_open(p, field) || mha_field_is_initial(p, field)) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %g; it must be %sfrom %g to %g", field->member, number,
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %g; it must be %sfrom %g to %g", field->name, number,
                    has_none ? "0, or " : "", field->least, field->most);
 }
 
@@ -158,7 +160,7 @@ const mha_field *mha_field_of_f64(const attune_problem *p) {
 static attune_status check_precision(const attune_problem *p, at_error *err) {
     const mha_field *const f64 = p->softmax_precision == ATTUNE_F64 ? NULL : mha_field_of_f64(p);
     if (!f64) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_PROBLEM, "softmax_precision is f32, but %s is f64", f64->member);
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "softmax_precision is f32, but %s is f64", f64->name);
 }
 
 /* Operands of products that must not be rounded. */
@@ -419,7 +421,7 @@ static attune_status check_integer_products(const attune_problem *p, at_error *e
         return refuse(err, "prob_mod needs the sum of a row before values are added, and integer=scores of quantised K "
                            "does not know it then: leave out prob_mod or integer");
     if (p->weights_mode)
-        return refuse(err, "weights need scores that are not computed in integers: leave out weights or integer");
+        return refuse(err, "weights need scores that are not computed in integers: leave out weights_mode or integer");
     return mha_quantises_keys(p) ? check_key_codes(p, err) : ATTUNE_OK;
 }
 

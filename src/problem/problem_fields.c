@@ -35,10 +35,9 @@ enum { NO_KEY = MHA_NO_KEY };
 #define AT(name)   offsetof(attune_problem, name)
 #define ID(name)   MHA_ID_##name
 #define RANK(name) (int)(sizeof(((attune_problem *)NULL)->name) / (sizeof(int64_t)))
-#define FIELD(kind_, name_, member_, operators_, key_, ...)                                                            \
+#define FIELD(kind_, member_, operators_, key_, ...)                                                                   \
     {.kind = MHA_FIELD_##kind_,                                                                                        \
-     .name = (name_),                                                                                                  \
-     .member = #member_,                                                                                               \
+     .name = #member_,                                                                                                 \
      .offset = AT(member_),                                                                                            \
      .operators = (operators_),                                                                                        \
      .key = (key_),                                                                                                    \

@@ -23,7 +23,7 @@ enum {
 
 /* By the members' names: mha_fields[MHA_ID_seq_q]. */
 typedef enum mha_field_id {
-#define FIELD(kind, name, member, ...) MHA_ID_##member,
+#define FIELD(kind, member, ...) MHA_ID_##member,
 #include "fields.def"
     MHA_NUM_FIELDS
 } mha_field_id;
@@ -58,7 +58,7 @@ enum { MHA_NO_KEY = -1 };
 
 typedef struct mha_field {
     mha_field_kind kind;
-    const char *name, *member; /* in text, in the struct */
+    const char *name; /* of the member, and in text */
     size_t offset;
     unsigned operators; /* bits by attune_op: for which it means something */
     int key;            /* its word in the key, or MHA_NO_KEY */
@@ -81,21 +81,21 @@ extern const mha_field mha_fields[MHA_NUM_FIELDS];
 
 /* The members together: struct_size, the fields, and the flag of softmax_scale. */
 enum {
-#define FIELD(kind, name, member, ...) +sizeof(((attune_problem *)NULL)->member)
+#define FIELD(kind, member, ...) +sizeof(((attune_problem *)NULL)->member)
     MHA_PROBLEM_BYTES = sizeof(size_t) + sizeof(int)
 #include "fields.def"
 };
 
 /* How many words of a key are fields. */
 enum {
-#define FIELD(kind, name, member, operators, key, ...) +((key) < 0 ? 0 : MHA_FIELD_##kind == MHA_FIELD_DIMS ? 2 : 1)
-#define NO_KEY                                         MHA_NO_KEY
+#define FIELD(kind, member, operators, key, ...) +((key) < 0 ? 0 : MHA_FIELD_##kind == MHA_FIELD_DIMS ? 2 : 1)
+#define NO_KEY                                   MHA_NO_KEY
     MHA_FIELD_KEYS = 0
 #include "fields.def"
 #undef NO_KEY
 };
 
-const mha_field *mha_field_named(const char *name); /* by its name in text; NULL: there is none */
+const mha_field *mha_field_named(const char *name); /* NULL: there is none */
 size_t mha_field_bytes(const mha_field *field);
 
 static inline void *mha_field_at(attune_problem *p, const mha_field *field) { return (char *)p + field->offset; }

@@ -176,10 +176,9 @@ static attune_status parse_field(parse_state *state, int i, const mha_pair *pair
     }
 }
 
-/* Whether the key is the field's name, that of the struct's member, or that of K's and V's fields together. */
+/* Whether the key is the field's name, or that of K's and V's fields together. */
 static bool names_field(const mha_pair *pair, const mha_field *field) {
-    return mha_key_is(pair, field->name) || mha_key_is(pair, field->member) ||
-           (field->both && mha_key_is(pair, field->both));
+    return mha_key_is(pair, field->name) || (field->both && mha_key_is(pair, field->both));
 }
 
 static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err) {

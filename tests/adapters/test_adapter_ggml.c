@@ -80,7 +80,7 @@ static void causality_is_found_at_any_offset(void **state) {
     c.at = 50, c.dim = 48;
     check(&c, "a later prompt", "is_causal=1");
     c.streams = 3, c.rows = 20, c.sees = sees_past_of_stream, c.dim = 56;
-    check(&c, "streams of other lengths", "is_causal=1,kv_lens=1");
+    check(&c, "streams of other lengths", "is_causal=1,has_kv_lens=1");
     c.streams = 2, c.sees = sees_past, c.is_one_mask = true, c.dim = 72;
     check(&c, "one mask for two streams", "is_causal=1");
 }
@@ -116,27 +116,27 @@ static void few_keys_are_lists(void **state) {
 static void few_keys_with_biases_are_lists_too(void **state) {
     (void)state;
     fake_case c = {.heads = 6, .kv_heads = 2, .rows = 3, .keys = 200, .dim = 40, .sees = sees_chosen, .bias = wave};
-    check(&c, "chosen keys with biases", "kv_id_lens=1,attn_bias=qk");
+    check(&c, "chosen keys with biases", "has_kv_id_lens=1,attn_bias_dims=qk");
     c.max_bias = 8, c.dim = 48, c.streams = 2, c.has_sinks = true;
-    check(&c, "chosen keys with slopes", "kv_id_lens=1,attn_bias=hqk");
+    check(&c, "chosen keys with slopes", "has_kv_id_lens=1,attn_bias_dims=hqk");
     c.rows = 1, c.dim = 64, c.k_type = c.v_type = Q4_0;
-    check(&c, "chosen keys of a token with slopes", "kv_id_lens=1,attn_bias=hqk");
+    check(&c, "chosen keys of a token with slopes", "has_kv_id_lens=1,attn_bias_dims=hqk");
     c = (fake_case){.heads = 2, .rows = 40, .keys = 80, .dim = 56, .sees = sees_past, .bias = wave, .at = 40};
-    check(&c, "biases of many rows", "attn_bias=qk,bias_dtype=f16");
+    check(&c, "biases of many rows", "attn_bias_dims=qk,bias_dtype=f16");
 }
 
 static void rows_of_a_sequence_are_a_group(void **state) {
     (void)state;
     fake_case c = {.heads = 6, .kv_heads = 2, .rows = 43, .keys = 200, .dim = 40, .sees = sees_mixed_step};
-    check(&c, "a step of a prompt and three tokens", "ragged=1");
+    check(&c, "a step of a prompt and three tokens", "is_ragged=1");
     c.streams = 2, c.k_type = c.v_type = Q8_0, c.dim = 64, c.has_sinks = true;
-    check(&c, "such a step in two streams", "ragged=1");
+    check(&c, "such a step in two streams", "is_ragged=1");
 }
 
 static void rings_are_windows_of_a_list(void **state) {
     (void)state;
     fake_case c = {.heads = 4, .kv_heads = 2, .rows = 30, .keys = 96, .dim = 40, .sees = sees_ring, .at = 30};
-    check(&c, "a ring", "page_size=1,kv_lens=1,is_causal=1,window_left=75");
+    check(&c, "a ring", "page_size=1,has_kv_lens=1,is_causal=1,window_left=75");
     c.rows = 1, c.dim = 48, c.streams = 2;
     check(&c, "a ring of one row", "kv >= next[q] & kv < hi[q]");
 }
@@ -144,11 +144,11 @@ static void rings_are_windows_of_a_list(void **state) {
 static void other_masks_are_a_bias(void **state) {
     (void)state;
     fake_case c = {.heads = 4, .kv_heads = 2, .rows = 9, .keys = 96, .dim = 40, .sees = sees_holes};
-    check(&c, "holes", "attn_bias=qk");
+    check(&c, "holes", "attn_bias_dims=qk");
     c.sees = sees_past, c.bias = wave, c.dim = 48;
-    check(&c, "a bias", "attn_bias=qk");
+    check(&c, "a bias", "attn_bias_dims=qk");
     c.is_mask_of_heads = true, c.dim = 56, c.streams = 2;
-    check(&c, "a bias of heads", "attn_bias=hqk");
+    check(&c, "a bias of heads", "attn_bias_dims=hqk");
 }
 
 static void rows_that_see_nothing_are_0(void **state) {
@@ -170,13 +170,13 @@ static void alibi_is_recognised(void **state) {
                    .bias = distance,
                    .at = 40,
                    .max_bias = 8};
-    check(&c, "ALiBi of a prompt", "is_causal=1,alibi_slopes=1");
+    check(&c, "ALiBi of a prompt", "is_causal=1,has_alibi_slopes=1");
     c.rows = 1, c.dim = 48;
-    check(&c, "ALiBi of a token", "is_causal=1,alibi_slopes=1");
+    check(&c, "ALiBi of a token", "is_causal=1,has_alibi_slopes=1");
     c.rows = 30, c.dim = 72, c.sees = NULL, c.at = 66;
-    check(&c, "ALiBi that sees all keys", "batch=2,alibi_slopes=1");
+    check(&c, "ALiBi that sees all keys", "batch=2,has_alibi_slopes=1");
     c.rows = c.keys = 50, c.dim = 80, c.at = 0, c.streams = 2;
-    check(&c, "ALiBi of an encoder", "batch=2,alibi_slopes=1");
+    check(&c, "ALiBi of an encoder", "batch=2,has_alibi_slopes=1");
     c.dim = 88, c.at = 1;
     check(&c, "distances to a key of another place", "score_mod=\"score + slope[h] * mask[q, kv]\"");
     c.keys = 96, c.streams = 1, c.sees = sees_past, c.at = 40;

@@ -84,7 +84,7 @@ static void free_call(call *c) {
     free(c->lse);
 }
 
-#define SMALL "batch=2,num_heads=4,num_kv_heads=2,seq_q=13,seq_kv=21,head_dim=12,is_causal=1,lse=1"
+#define SMALL "batch=2,num_heads=4,num_kv_heads=2,seq_q=13,seq_kv=21,head_dim=12,is_causal=1,has_lse=1"
 
 /* Runs it by the interpreter into fresh memory and compares all bits. */
 static void assert_right(attune_context *context, call *c) {
@@ -254,7 +254,7 @@ static void kernels_are_shared(void **state) {
     attune_context *context = open_default();
     attune_kernel *a, *b;
     call c = make_call(SMALL), d = make_call("batch=5,num_heads=6,num_kv_heads=3,seq_q=13,seq_kv=21,head_dim=12,"
-                                             "is_causal=1,lse=1,layout=bshd");
+                                             "is_causal=1,has_lse=1,layout=bshd");
     a = kernel_of(context, &c.problem);
     b = kernel_of(context, &d.problem);
     assert_ptr_equal(a, b);

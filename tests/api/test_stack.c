@@ -25,15 +25,17 @@ static const char *const problems[] = {
     "num_heads=2,seq_q=64,head_dim=64",
     "num_heads=8,seq_q=512,head_dim=256,softmax_precision=f64,reproducible=1",
     "num_heads=16,num_kv_heads=2,seq_q=dynamic,seq_kv=49,head_dim=53,head_dim_v=26,dtype=f64,logits_soft_cap=2,"
-    "is_causal=1,lse=1,alibi_slopes=1,seq_new=2,attn_mask=k,attn_bias=qk",
-    "embed_dim=11,out_dim=6,cross=1,num_heads=8,num_kv_heads=4,seq_q=4,seq_kv=4,head_dim=3,head_dim_v=96,dtype=f64,"
-    "lse=1,weights=masked",
+    "is_causal=1,has_lse=1,has_alibi_slopes=1,seq_new=2,attn_mask_dims=k,attn_bias_dims=qk",
+    "embed_dim=11,out_dim=6,is_cross=1,num_heads=8,num_kv_heads=4,seq_q=4,seq_kv=4,head_dim=3,head_dim_v=96,dtype=f64,"
+    "has_lse=1,weights_mode=masked",
     "batch=2,num_heads=3,num_kv_heads=1,seq_q=dynamic,seq_kv=41,head_dim=74,head_dim_v=112,dtype=bf16,is_causal=1,"
-    "causal_align=bottom_right,window_left=3,lse=1,sinks=1,kv_lens=1,causal_offsets=1,page_size=16,max_seq_q=108,"
-    "short_masks=1,attn_mask=2:1:1:2,attn_bias=bhk,rotary_dim=74,rotary_interleaved=1",
-    "num_heads=4,num_kv_heads=2,seq_q=70,seq_kv=96,head_dim=32,lse=1,kv_lens=1,tensor=\"t:f32[h, q, kv], d:i32[kv]\","
+    "causal_align=bottom_right,window_left=3,has_lse=1,has_sinks=1,has_kv_lens=1,has_causal_offsets=1,page_size=16,"
+    "max_seq_q=108,short_masks=1,attn_mask_dims=2:1:1:2,attn_bias_dims=bhk,rotary_dim=74,rotary_interleaved=1",
+    "num_heads=4,num_kv_heads=2,seq_q=70,seq_kv=96,head_dim=32,has_lse=1,has_kv_lens=1,tensors=\"t:f32[h, q, kv], "
+    "d:i32[kv]\","
     "score_mod=\"score + t[h, q, kv] * float(q - kv)\",mask_mod=\"d[kv] <= q | kv < 3\"",
-    "num_heads=4,num_kv_heads=2,seq_q=4,seq_kv=64,head_dim=32,kv_dtype=i4,kv_scales=inline,seq_new=4,kv_lens=1,lse=1",
+    "num_heads=4,num_kv_heads=2,seq_q=4,seq_kv=64,head_dim=32,kv_dtype=i4,kv_scales=inline,seq_new=4,has_kv_lens=1,"
+    "has_lse=1",
     "op=weights,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=33,head_dim=19,dtype=f16,weights_average=1",
 };
 enum { PROBLEMS = sizeof problems / sizeof *problems };
@@ -55,17 +57,17 @@ static void add_nested(char *text, const char *name, int depth, const char *befo
 }
 
 static int make_deep(void **state) {
-    static const char usual[] = "num_heads=4,num_kv_heads=2,seq_q=70,seq_kv=96,head_dim=32,lse=1,kv_lens=1";
+    static const char usual[] = "num_heads=4,num_kv_heads=2,seq_q=70,seq_kv=96,head_dim=32,has_lse=1,has_kv_lens=1";
     static const char wide[] = "num_heads=4,num_kv_heads=2,seq_q=4,seq_kv=49,head_dim=53,head_dim_v=26,dtype=f64,"
-                               "attn_bias=qk,reproducible=1";
+                               "attn_bias_dims=qk,reproducible=1";
     (void)state;
     for (int i = 0; i < DEEP; i++) strcpy(deep[i], i < 3 ? usual : wide);
     add_nested(deep[0], "score_mod", DEEPEST, "abs(", "score", ")");
     add_nested(deep[1], "prob_mod", DEEPEST, "-(", "prob", ")");
-    strcat(deep[2], ",tensor=\"t:i32[9]\"");
+    strcat(deep[2], ",tensors=\"t:i32[9]\"");
     add_nested(deep[2], "mask_mod", DEEPEST - 2, "t[clamp(", "q", ")]");
     add_nested(deep[3], "score_mod", DEEPEST, "1-(", "score", ")");
-    strcat(deep[4], ",tensor=\"t:i32[9]\"");
+    strcat(deep[4], ",tensors=\"t:i32[9]\"");
     add_nested(deep[4], "mask_mod", DEEPEST - 2, "t[clamp(", "kv", ")]");
     add_nested(deep[4], "score_mod", DEEPEST, "exp(", "score", ")");
     for (int i = 2; i < DEEP; i += 2) { /* a mask is a condition */

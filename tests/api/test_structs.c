@@ -44,7 +44,7 @@ static void same_key(const attune_problem *a, const attune_problem *b) {
 
 static void problems_of_other_sizes(void **state) {
     (void)state;
-    const attune_problem whole = problem_parsed("num_heads=2,seq_q=3,seq_kv=5,head_dim=4,window_left=2,lse=1");
+    const attune_problem whole = problem_parsed("num_heads=2,seq_q=3,seq_kv=5,head_dim=4,window_left=2,has_lse=1");
     char expected[512], text[512];
     attune_problem_print(&whole, expected, sizeof expected);
     for (size_t bytes = sizeof whole; bytes <= sizeof whole + MORE; bytes += sizeof(size_t)) {

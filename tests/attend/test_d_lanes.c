@@ -124,10 +124,11 @@ static void test_bounds_of_windows_are_proved(void **state) {
             for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
                 char text[200];
                 void *data;
-                snprintf(text, sizeof text,
-                         "num_heads=8,num_kv_heads=%d,head_dim=64,seq_q=dynamic,seq_kv=dynamic,kv_lens=1,is_causal=1,"
-                         "window_left=%d",
-                         8 / groups[g], windows[w]);
+                snprintf(
+                    text, sizeof text,
+                    "num_heads=8,num_kv_heads=%d,head_dim=64,seq_q=dynamic,seq_kv=dynamic,has_kv_lens=1,is_causal=1,"
+                    "window_left=%d",
+                    8 / groups[g], windows[w]);
                 const attune_problem p = problem_canonical(text);
                 if (attune_emit(context, &p, NULL, ATTUNE_STAGE_LOWERED, &data, &(size_t){0}))
                     fail_msg("%s: %s: %s", target->name, text, attune_last_message());
@@ -140,7 +141,7 @@ static void test_bounds_of_windows_are_proved(void **state) {
 /* The caller's thread alone, and with one and two others. */
 static void test_bits_do_not_depend_on_threads(void **state) {
     (void)state;
-    static const sample many = {"batch=2,num_heads=8,num_kv_heads=4,seq_q=2,seq_kv=700,head_dim=24,lse=1"};
+    static const sample many = {"batch=2,num_heads=8,num_kv_heads=4,seq_q=2,seq_kv=700,head_dim=24,has_lse=1"};
     const attune_problem p = problem_canonical(many.problem);
     tensors first, other;
     random_source.state = 1;
@@ -160,19 +161,21 @@ static void test_bits_do_not_depend_on_threads(void **state) {
 }
 
 static const sample reproducible[] = {
-    {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=230,head_dim=20,lse=1,reproducible=1"},
-    {"num_heads=2,seq_q=5,seq_kv=220,head_dim=7,head_dim_v=5,is_causal=1,causal_align=bottom_right,lse=1,"
+    {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=230,head_dim=20,has_lse=1,reproducible=1"},
+    {"num_heads=2,seq_q=5,seq_kv=220,head_dim=7,head_dim_v=5,is_causal=1,causal_align=bottom_right,has_lse=1,"
      "reproducible=1"},
-    {"num_heads=2,seq_q=5,seq_kv=500,head_dim=12,window_left=40,window_right=3,global_tokens=4,lse=1,reproducible=1"},
+    {"num_heads=2,seq_q=5,seq_kv=500,head_dim=12,window_left=40,window_right=3,global_tokens=4,has_lse=1,"
+     "reproducible=1"},
     {"num_heads=2,seq_q=1,seq_kv=500,head_dim=12,window_left=40,is_causal=1,causal_align=bottom_right,reproducible=1"},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=230,head_dim=12,attn_bias=hqk,attn_mask=k,sinks=1,lse=1,"
-     "alibi_slopes=1,logits_soft_cap=3,kv_lens=1,reproducible=1"},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=dynamic,head_dim=20,page_size=5,kv_lens=1,is_causal=1,"
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=230,head_dim=12,attn_bias_dims=hqk,attn_mask_dims=k,"
+     "has_sinks=1,has_lse=1,"
+     "has_alibi_slopes=1,logits_soft_cap=3,has_kv_lens=1,reproducible=1"},
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=dynamic,head_dim=20,page_size=5,has_kv_lens=1,is_causal=1,"
      "causal_align=bottom_right,reproducible=1",
      "seq_kv=201,num_pages=200,max_pages=50"},
-    {"num_heads=2,seq_q=2,seq_kv=230,head_dim=6,dtype=f64,lse=1,reproducible=1"},
-    {"num_heads=2,seq_q=3,seq_kv=100,head_dim=20,lse=1,reproducible=1"}, /* q-lanes: by rows, one tile */
-    {"num_heads=2,seq_q=3,seq_kv=700,head_dim=40,head_dim_v=130,sinks=1,lse=1,reproducible=1"},
+    {"num_heads=2,seq_q=2,seq_kv=230,head_dim=6,dtype=f64,has_lse=1,reproducible=1"},
+    {"num_heads=2,seq_q=3,seq_kv=100,head_dim=20,has_lse=1,reproducible=1"}, /* q-lanes: by rows, one tile */
+    {"num_heads=2,seq_q=3,seq_kv=700,head_dim=40,head_dim_v=130,has_sinks=1,has_lse=1,reproducible=1"},
     {"num_heads=2,seq_q=2,seq_kv=230,head_dim=6,dtype=f16,softmax_scale=-1,reproducible=1"},
     {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=230,seq_new=200,head_dim=32,kv_dtype=i4,kv_scales=group,qk_hadamard=1,"
      "reproducible=1"},
@@ -244,8 +247,8 @@ static void test_decoding_gives_the_rows_of_the_whole(void **state) {
 static void test_integer_scores_have_the_same_bits_everywhere(void **state) {
     (void)state;
     static const sample one_key[] = {
-        {"num_heads=6,num_kv_heads=2,seq_q=3,seq_kv=1,head_dim=1024,k_dtype=i8,lse=1,integer=scores"},
-        {"num_heads=3,num_kv_heads=1,seq_q=2,seq_kv=1,head_dim=77,k_dtype=i8,lse=1,integer=scores,q_planes=1"},
+        {"num_heads=6,num_kv_heads=2,seq_q=3,seq_kv=1,head_dim=1024,k_dtype=i8,has_lse=1,integer=scores"},
+        {"num_heads=3,num_kv_heads=1,seq_q=2,seq_kv=1,head_dim=77,k_dtype=i8,has_lse=1,integer=scores,q_planes=1"},
     };
     for (size_t i = 0; i < sizeof one_key / sizeof *one_key; i++) {
         const attune_problem p = problem_canonical(one_key[i].problem);
@@ -307,11 +310,11 @@ static void test_columns_of_integer_scores_may_be_moved(void **state) {
 static void test_merge(void **state) {
     (void)state;
     static const sample merges[] = {
-        {"op=merge,batch=2,num_heads=3,seq_q=37,head_dim_v=21,num_parts=4,lse=1"},
+        {"op=merge,batch=2,num_heads=3,seq_q=37,head_dim_v=21,num_parts=4,has_lse=1"},
         {"op=merge,num_heads=1,seq_q=1,head_dim_v=1,num_parts=1"},
-        {"op=merge,num_heads=2,seq_q=dynamic,head_dim_v=8,num_parts=2,lse=1", "seq_q=5"},
-        {"op=merge,num_heads=2,seq_q=4,head_dim_v=8,num_parts=3,dtype=f16,lse=1"},
-        {"op=merge,num_heads=2,seq_q=4,head_dim_v=7,num_parts=3,dtype=f64,lse=1"},
+        {"op=merge,num_heads=2,seq_q=dynamic,head_dim_v=8,num_parts=2,has_lse=1", "seq_q=5"},
+        {"op=merge,num_heads=2,seq_q=4,head_dim_v=8,num_parts=3,dtype=f16,has_lse=1"},
+        {"op=merge,num_heads=2,seq_q=4,head_dim_v=7,num_parts=3,dtype=f64,has_lse=1"},
     };
     for (const at_target *target = at_targets(); target->name; target++) {
         if (!target_is_tested(target) || !target_can_run(target)) continue;
@@ -330,7 +333,7 @@ static void test_merge(void **state) {
 /* A part of weight 0 contributes nothing, even if it is NaN; where all are, the row is one that saw no key. */
 static void test_merge_of_empty_parts(void **state) {
     (void)state;
-    static const sample from = {"op=merge,num_heads=1,seq_q=4,head_dim_v=3,num_parts=2,lse=1"};
+    static const sample from = {"op=merge,num_heads=1,seq_q=4,head_dim_v=3,num_parts=2,has_lse=1"};
     enum { ROWS = 4, COLUMNS = 3 };
     attune_context *context = tensors_context(NULL, 1);
     tensors t;
@@ -354,7 +357,7 @@ static void test_merge_of_empty_parts(void **state) {
 
 /* In all chunks of the keys together. */
 static void test_sinks_count_once(void **state) {
-    static const sample from = {"num_heads=3,seq_q=2,seq_kv=600,head_dim=4,sinks=1,lse=1"};
+    static const sample from = {"num_heads=3,seq_q=2,seq_kv=600,head_dim=4,has_sinks=1,has_lse=1"};
     (void)state;
     attune_context *context = tensors_context(NULL, 1);
     const attune_problem p = problem_canonical(from.problem);
@@ -369,13 +372,13 @@ static void test_sinks_count_once(void **state) {
  * sequences that are longer and shorter. */
 static void test_long_sequences_have_longer_chunks(void **state) {
     static const sample samples[] = {
-        {"batch=3,num_heads=130,seq_q=1,seq_kv=dynamic,head_dim=3,lse=1,kv_lens=1", "seq_kv=150"},
-        {"num_heads=130,seq_q=3,seq_kv=170,head_dim=3,window_left=60,is_causal=1,causal_align=bottom_right,lse=1"},
-        {"num_heads=130,seq_q=2,seq_kv=150,head_dim=3,window_left=9,window_right=70,sinks=1"},
-        {"num_heads=130,seq_q=2,seq_kv=150,head_dim=3,window_left=40,global_tokens=5,is_causal=1,lse=1"},
+        {"batch=3,num_heads=130,seq_q=1,seq_kv=dynamic,head_dim=3,has_lse=1,has_kv_lens=1", "seq_kv=150"},
+        {"num_heads=130,seq_q=3,seq_kv=170,head_dim=3,window_left=60,is_causal=1,causal_align=bottom_right,has_lse=1"},
+        {"num_heads=130,seq_q=2,seq_kv=150,head_dim=3,window_left=9,window_right=70,has_sinks=1"},
+        {"num_heads=130,seq_q=2,seq_kv=150,head_dim=3,window_left=40,global_tokens=5,is_causal=1,has_lse=1"},
         {"num_heads=130,seq_q=40,seq_kv=20,head_dim=3,window_left=4,window_right=0"}, /* rows that see no key */
-        {"batch=2,num_heads=130,seq_q=dynamic,seq_kv=dynamic,head_dim=8,ragged=1,is_causal=1,"
-         "causal_align=bottom_right,page_size=16,kv_lens=1",
+        {"batch=2,num_heads=130,seq_q=dynamic,seq_kv=dynamic,head_dim=8,is_ragged=1,is_causal=1,"
+         "causal_align=bottom_right,page_size=16,has_kv_lens=1",
          "total_q=5,seq_q=4,seq_kv=120,num_pages=16,max_pages=8"},
         {"num_heads=130,seq_q=1,seq_kv=150,head_dim=8,kv_dtype=i8,kv_scales=token,integer=scores"},
     };

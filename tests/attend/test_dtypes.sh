@@ -21,7 +21,7 @@ check() {
     done
 }
 
-many=num_heads=4,num_kv_heads=2,seq_q=37,seq_kv=53,head_dim=24,is_causal=1,causal_align=bottom_right,lse=1
+many=num_heads=4,num_kv_heads=2,seq_q=37,seq_kv=53,head_dim=24,is_causal=1,causal_align=bottom_right,has_lse=1
 one=batch=2,num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=131,head_dim=40
 for types in dtype=f64 dtype=f16 dtype=bf16 kv_dtype=bf16 kv_dtype=f16 dtype=bf16,kv_dtype=f16 dtype=f16,v_dtype=bf16 \
     softmax_precision=f64 dtype=f16,k_dtype=f64 kv_dtype=i8 dtype=f16,kv_dtype=i8 \
@@ -44,7 +44,8 @@ done
 
 # Vectors of codes that become numbers by tables, and pairs of codes.
 wide=num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=131,head_dim=64,head_dim_v=128
-for types in kv_dtype=f8 k_dtype=f8 dtype=bf16,kv_dtype=f8,kv_scales=token,kv_lens=1 dtype=bf16,v_dtype=f8,lse=1; do
+for types in kv_dtype=f8 k_dtype=f8 dtype=bf16,kv_dtype=f8,kv_scales=token,has_kv_lens=1 \
+    dtype=bf16,v_dtype=f8,has_lse=1; do
     check $wide,$types
 done
 check $many,dtype=bf16,kv_dtype=f8,kv_scales=token
@@ -62,14 +63,15 @@ for types in kv_dtype=bf16 kv_dtype=f16 dtype=bf16,k_dtype=f16 dtype=bf16,kv_dty
     dtype=f64,kv_dtype=i8,kv_scales=token w_dtype=bf16,kv_dtype=i8,kv_scales=token,reproducible=1; do
     check $cached,$types rotary_positions=40
 done
-ragged=batch=3,embed_dim=32,num_heads=2,ragged=1,page_size=4,kv_lens=1,rotary_dim=8,causal_align=bottom_right
+ragged=batch=3,embed_dim=32,num_heads=2,is_ragged=1,page_size=4,has_kv_lens=1,rotary_dim=8,causal_align=bottom_right
 check $ragged,seq_new=dynamic,kv_dtype=i8,kv_scales=token total_q=12,num_pages=12,max_pages=4,rotary_positions=20
 check $ragged,seq_new=dynamic,dtype=bf16,kv_dtype=f8 total_q=12,num_pages=12,max_pages=4,rotary_positions=20
 
 # Prefill of a ragged batch whose keys have scales of their own: where the last key is, only tables tell.
 schedule=strategy=q_lanes,lanes=8,score_keys=4,score_row_vectors=2,score_columns=1,value_columns=1,value_row_vectors=2
 schedule+=,value_keys=1,task_row_vectors=8,kv_tile=112
-last=num_heads=1,seq_q=dynamic,seq_kv=dynamic,head_dim=1,v_dtype=i8,v_scales=token,kv_lens=1,ragged=1,seq_new=dynamic
+last=num_heads=1,seq_q=dynamic,seq_kv=dynamic,head_dim=1,v_dtype=i8,v_scales=token,has_kv_lens=1,is_ragged=1
+last+=,seq_new=dynamic
 expect "scales of a ragged batch by lanes of queries, for AVX2" 0 '^kernel @attention' \
     "$ATTUNE" compile --target=avx2 --emit=ir --schedule=$schedule $last
 expect "scales of a ragged batch by lanes of queries" 0 '^[1-9][0-9]* passed, 0 failed$' \

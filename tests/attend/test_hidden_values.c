@@ -28,10 +28,10 @@ typedef enum hiding {
 } hiding;
 
 static const char *const rules[NUM_HIDINGS][3] = {
-    {"attn_mask=k", "attn_bias=k", "attn_mask=qk"},
+    {"attn_mask_dims=k", "attn_bias_dims=k", "attn_mask_dims=qk"},
     {"mask_mod=\"kv % 5 != 2 & (kv < 64 | kv > 71)\"", "mask_mod=\"kv % 5 != 2 & (kv < 64 | kv > 71)\"",
      "mask_mod=\"kv % 5 != 2 & (kv < 64 | kv > 71)\""},
-    {"kv_lens=1", "kv_lens=1", "kv_lens=1"},
+    {"has_kv_lens=1", "has_kv_lens=1", "has_kv_lens=1"},
     {"window_left=20", "window_left=20,global_tokens=3", "window_left=60"},
     {"is_causal=1", "is_causal=1", "is_causal=1,window_left=20"},
 };
@@ -191,8 +191,8 @@ static void compare_engines(const trial *c, attune_context *const contexts[2]) {
 
 static void check(const char *fields, hiding how, int rule, int queries, attune_context *const contexts[2]) {
     char problem[512];
-    snprintf(problem, sizeof problem, "num_heads=2,num_kv_heads=1,seq_q=%d,seq_kv=%d,head_dim=32,lse=1,%s%s", queries,
-             KEYS, rules[how][rule], fields);
+    snprintf(problem, sizeof problem, "num_heads=2,num_kv_heads=1,seq_q=%d,seq_kv=%d,head_dim=32,has_lse=1,%s%s",
+             queries, KEYS, rules[how][rule], fields);
     trial c = {.problem = problem, .how = how};
     c.last_differs = how == BY_CAUSALITY || (how == BY_TENSOR && rule == 2 && queries > 1);
     if (c.last_differs && queries == 1) return;
@@ -219,7 +219,7 @@ static const char *const kinds[] = {
     ",dtype=f64",
     ",dtype=bf16,softmax_precision=f64",
     ",reproducible=1",
-    ",weights=softmax",
+    ",weights_mode=softmax",
     ",v_in_k=1,head_dim_v=16",
     ",page_size=16",
     ",page_size=4,dtype=bf16",

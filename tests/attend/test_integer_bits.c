@@ -26,9 +26,9 @@ static void test_random_problems_have_the_same_bits(void **state) {
 static void test_targets_have_the_same_bits(void **state) {
     (void)state;
     static const char *const problems[] = {
-        "num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=530,head_dim=40,kv_dtype=i8,lse=1,integer=all",
+        "num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=530,head_dim=40,kv_dtype=i8,has_lse=1,integer=all",
         "num_heads=3,num_kv_heads=1,seq_q=3,seq_kv=37,head_dim=17,head_dim_v=21,kv_dtype=i8,v_scales=token,is_causal=1,"
-        "causal_align=bottom_right,logits_soft_cap=4,sinks=1,lse=1,integer=all,q_planes=1",
+        "causal_align=bottom_right,logits_soft_cap=4,has_sinks=1,has_lse=1,integer=all,q_planes=1",
     };
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
         const attune_problem p = problem_canonical(problems[i]);

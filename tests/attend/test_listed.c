@@ -23,34 +23,37 @@ typedef struct kind {
 #define HEADS "num_heads=4,num_kv_heads=2,head_dim=24,"
 static const kind kinds[] = {
     {HEADS "seq_q=3,seq_kv=90,kv_ids=query,num_ids=40", ""},
-    {HEADS "batch=2,seq_q=3,seq_kv=90,kv_ids=query,num_ids=40,kv_id_lens=1,attn_bias=hqk,sinks=1,lse=1", ""},
-    {HEADS "batch=2,seq_q=5,seq_kv=30,kv_ids=sequence,num_ids=dynamic,kv_lens=1,attn_mask=bqk", "num_ids=70"},
+    {HEADS
+     "batch=2,seq_q=3,seq_kv=90,kv_ids=query,num_ids=40,has_kv_id_lens=1,attn_bias_dims=hqk,has_sinks=1,has_lse=1",
+     ""},
+    {HEADS "batch=2,seq_q=5,seq_kv=30,kv_ids=sequence,num_ids=dynamic,has_kv_lens=1,attn_mask_dims=bqk", "num_ids=70"},
     /* Lists of several chunks, and beyond a tile. */
-    {"num_heads=8,num_kv_heads=1,head_dim=16,seq_q=1,seq_kv=900,kv_ids=query,num_ids=1300,kv_id_lens=1,dtype=bf16", ""},
+    {"num_heads=8,num_kv_heads=1,head_dim=16,seq_q=1,seq_kv=900,kv_ids=query,num_ids=1300,has_kv_id_lens=1,dtype=bf16",
+     ""},
     /* Ragged batches: keys of a sequence begin anywhere, and the last tasks have no query. */
-    {HEADS "batch=3,ragged=1,seq_q=dynamic,seq_kv=dynamic,kv_ids=query,num_ids=40,kv_id_lens=1,lse=1",
+    {HEADS "batch=3,is_ragged=1,seq_q=dynamic,seq_kv=dynamic,kv_ids=query,num_ids=40,has_kv_id_lens=1,has_lse=1",
      "total_q=9,total_kv=150,seq_q=6"},
-    {HEADS "batch=3,ragged=1,seq_q=dynamic,seq_kv=dynamic,kv_ids=sequence,num_ids=33,kv_id_lens=1,dtype=f16",
+    {HEADS "batch=3,is_ragged=1,seq_q=dynamic,seq_kv=dynamic,kv_ids=sequence,num_ids=33,has_kv_id_lens=1,dtype=f16",
      "total_q=9,total_kv=150"},
-    {HEADS "batch=3,ragged=1,seq_q=dynamic,seq_kv=dynamic,kv_ids=query,num_ids=40,kv_id_lens=1,page_size=6,kv_lens=1,"
-           "kv_dtype=i8,kv_scales=token",
+    {HEADS "batch=3,is_ragged=1,seq_q=dynamic,seq_kv=dynamic,kv_ids=query,num_ids=40,has_kv_id_lens=1,page_size=6,"
+           "has_kv_lens=1,kv_dtype=i8,kv_scales=token",
      "total_q=9,num_pages=40,max_pages=9"},
     /* Latent attention: more heads than a task has rows, and values that are columns of the keys. */
     {"num_heads=96,num_kv_heads=1,head_dim=20,head_dim_v=16,v_in_k=1,seq_q=2,seq_kv=200,kv_ids=query,num_ids=60,"
-     "kv_id_lens=1,page_size=16,kv_lens=1,dtype=bf16",
+     "has_kv_id_lens=1,page_size=16,has_kv_lens=1,dtype=bf16",
      "num_pages=14,max_pages=13"},
     /* Few enough heads that keys of the next tile are prefetched, one tile or more, and the last one not whole. */
     {"num_heads=16,num_kv_heads=1,head_dim=72,head_dim_v=64,v_in_k=1,seq_q=2,seq_kv=1500,kv_ids=query,num_ids=1203,"
-     "kv_id_lens=1,page_size=16,kv_lens=1,dtype=bf16",
+     "has_kv_id_lens=1,page_size=16,has_kv_lens=1,dtype=bf16",
      "num_pages=95,max_pages=94"},
     {"num_heads=9,num_kv_heads=1,head_dim=20,head_dim_v=16,v_in_k=1,seq_q=1,seq_kv=1500,kv_ids=sequence,num_ids=1115",
      ""},
     /* Appended keys can be listed. */
-    {HEADS "seq_q=2,seq_kv=60,seq_new=2,kv_lens=1,kv_ids=query,num_ids=40,rotary_dim=8", "rotary_positions=70"},
+    {HEADS "seq_q=2,seq_kv=60,seq_new=2,has_kv_lens=1,kv_ids=query,num_ids=40,rotary_dim=8", "rotary_positions=70"},
     {"num_heads=4,num_kv_heads=2,head_dim=64,seq_q=2,seq_kv=90,kv_ids=query,num_ids=40,kv_dtype=i4,kv_scales=group",
      ""},
     {HEADS "seq_q=2,seq_kv=90,kv_ids=query,num_ids=40,kv_dtype=f8,kv_scales=head", ""},
-    {HEADS "seq_q=2,seq_kv=700,kv_ids=query,num_ids=300,kv_id_lens=1,reproducible=1,page_size=16,kv_lens=1",
+    {HEADS "seq_q=2,seq_kv=700,kv_ids=query,num_ids=300,has_kv_id_lens=1,reproducible=1,page_size=16,has_kv_lens=1",
      "num_pages=50,max_pages=44"},
 };
 
@@ -117,7 +120,7 @@ static void bits_are_those_of_a_mask(void **state) {
     (void)state;
     enum { QUERIES = 4, KEYS = 1500 };
     static const char *const fields[] = {"", "dtype=bf16,", "dtype=f16,head_dim_v=24,v_in_k=1,",
-                                         "kv_dtype=i8,kv_scales=token,", "sinks=1,lse=1,logits_soft_cap=20,"};
+                                         "kv_dtype=i8,kv_scales=token,", "has_sinks=1,has_lse=1,logits_soft_cap=20,"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         for (uint32_t of = 1; of <= 100; of *= 10) {
             char text[2][300];
@@ -125,7 +128,7 @@ static void bits_are_those_of_a_mask(void **state) {
             for (int n = 0; n < 2; n++)
                 snprintf(text[n], sizeof text[n],
                          "%sreproducible=1,num_heads=4,num_kv_heads=2,head_dim=32,seq_q=%d,seq_kv=%d,%s", fields[i],
-                         QUERIES, KEYS, n ? "kv_ids=query,num_ids=1500,kv_id_lens=1" : "attn_mask=qk");
+                         QUERIES, KEYS, n ? "kv_ids=query,num_ids=1500,has_kv_id_lens=1" : "attn_mask_dims=qk");
             sample_call_open(&dense, &(sample){.problem = text[0], .sizes = ""}, ON_THE_HEAP);
             sample_call_open(&listed, &(sample){.problem = text[1], .sizes = ""}, ON_THE_HEAP);
             copy_numbers(&listed, &dense);
@@ -156,7 +159,7 @@ static void refused(const char *problem, const char *name, int64_t at, int32_t v
 
 static void calls_are_checked(void **state) {
     (void)state;
-    static const char by_query[] = "num_heads=2,seq_q=3,seq_kv=9,head_dim=8,kv_ids=query,num_ids=5,kv_id_lens=1";
+    static const char by_query[] = "num_heads=2,seq_q=3,seq_kv=9,head_dim=8,kv_ids=query,num_ids=5,has_kv_id_lens=1";
     static const char in_order[] = "num_heads=2,seq_q=3,seq_kv=9,head_dim=8,kv_ids=query,num_ids=5,reproducible=1";
     refused(by_query, "kv_ids", 6, 9, "kv_ids has key 9 at place 1 of the list of query 1; sequence 0 has 9 keys");
     refused(by_query, "kv_ids", 14, -1, "kv_ids has key -1 at place 4 of the list of query 2");
@@ -174,14 +177,14 @@ static void problems_are_checked(void **state) {
     } rows[] = {
         {"is_causal=1", "is_causal=1 depends on where a key is in its sequence"},
         {"window_left=3", "window_left depends on"},
-        {"alibi_slopes=1", "alibi_slopes depends on"},
+        {"has_alibi_slopes=1", "alibi_slopes depends on"},
         {"mask_mod=\"q >= kv\"", "mask_mod depends on"},
         {"integer=scores,k_dtype=i8", "leave out integer"},
         {"kv_layout=panels", "but their layout is panels"},
-        {"weights=softmax", "kv_ids and weights do not go together"},
+        {"weights_mode=softmax", "kv_ids and weights do not go together"},
         {"rotary_dim=4", "set seq_new to append keys"},
         {"num_ids=2000000", "num_ids is 2000000; it must be from 1 to 1048576"},
-        {"attn_bias=1:1:3:9", "attn_bias dims[3] is 9; it must be 1 or num_ids = dynamic"},
+        {"attn_bias_dims=1:1:3:9", "attn_bias dims[3] is 9; it must be 1 or num_ids = dynamic"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[300];
@@ -191,7 +194,7 @@ static void problems_are_checked(void **state) {
         if (!strstr(attune_last_message(), rows[i].part)) fail_msg("%s: %s", text, attune_last_message());
     }
     const attune_problem general =
-        problem_parsed("num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=8,kv_ids=sequence,general=1");
+        problem_parsed("num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=8,kv_ids=sequence,is_general=1");
     assert_int_equal(attune_problem_check(&general), ATTUNE_INVALID_PROBLEM);
     assert_non_null(strstr(attune_last_message(), "is_general is 1, but queries share a list of keys"));
 }

@@ -29,7 +29,7 @@ static void assert_mean_of_values(const tensors *t, int64_t rows, int64_t keys, 
 
 static void check(const char *more, int64_t rows, int64_t keys, double lowest) {
     char text[200];
-    snprintf(text, sizeof text, "num_heads=1,seq_q=%d,seq_kv=%d,head_dim=%d,dtype=bf16,attn_bias=qk%s", (int)rows,
+    snprintf(text, sizeof text, "num_heads=1,seq_q=%d,seq_kv=%d,head_dim=%d,dtype=bf16,attn_bias_dims=qk%s", (int)rows,
              (int)keys, DIM, more);
     const attune_problem p = problem_canonical(text);
     tensors t;
@@ -55,8 +55,8 @@ static void test_rows_of_lowest_scores(void **state) {
         check("", 1, 40, lowest[i]);
         check("", 1, 600, lowest[i]);
         check("", 20, 40, lowest[i]);
-        check(",lse=1", 20, 40, lowest[i]);
-        check(",lse=1", 1, 40, lowest[i]);
+        check(",has_lse=1", 20, 40, lowest[i]);
+        check(",has_lse=1", 1, 40, lowest[i]);
     }
 }
 

@@ -53,11 +53,11 @@ typedef struct mask_case {
     void (*fill)(const tensors *t);
 } mask_case;
 
-static const mask_case documents = {"tensor=\"dq:i32[q], dk:i32[kv]\",mask_mod=\"dq[q] == dk[kv]\"", is_of_one_document,
-                                    fill_documents};
-static const mask_case blocks = {"tensor=\"blocks:bool[23, 38]\",mask_mod=\"blocks[q // 8, kv // 4]\"", is_in_blocks,
+static const mask_case documents = {"tensors=\"dq:i32[q], dk:i32[kv]\",mask_mod=\"dq[q] == dk[kv]\"",
+                                    is_of_one_document, fill_documents};
+static const mask_case blocks = {"tensors=\"blocks:bool[23, 38]\",mask_mod=\"blocks[q // 8, kv // 4]\"", is_in_blocks,
                                  fill_blocks};
-static const mask_case short_blocks = {"tensor=\"blocks:bool[23, 38]\",mask_mod=\"blocks[q // 4, kv // 6]\"",
+static const mask_case short_blocks = {"tensors=\"blocks:bool[23, 38]\",mask_mod=\"blocks[q // 4, kv // 6]\"",
                                        is_in_short_blocks, fill_blocks};
 
 static void fill_mask(const mask_case *m, const tensors *t) {
@@ -95,7 +95,7 @@ static void compare(attune_context *context, const mask_case *m, const char *opt
     tensors by_function, by_tensor;
     snprintf(problem, sizeof problem, SIZES "%s,%s", options, m->function);
     tensors_open_call(&by_function, problem, "", INPUT_ORDINARY, 7);
-    snprintf(problem, sizeof problem, SIZES "%s,attn_mask=qk", options);
+    snprintf(problem, sizeof problem, SIZES "%s,attn_mask_dims=qk", options);
     tensors_open_call(&by_tensor, problem, "", INPUT_ORDINARY, 7);
     m->fill(&by_function);
     fill_mask(m, &by_tensor);
@@ -109,7 +109,7 @@ static void compare(attune_context *context, const mask_case *m, const char *opt
 }
 
 static void compare_schedules(const mask_case *m) {
-    static const char *const options[] = {",lse=1", ",is_causal=1,causal_offset=9,lse=1",
+    static const char *const options[] = {",has_lse=1", ",is_causal=1,causal_offset=9,has_lse=1",
                                           ",window_left=30,global_tokens=5"};
     attune_context *context = tensors_context(NULL, 2);
     for (int i = 0; i < 12; i++) {

@@ -67,8 +67,8 @@ static void check_long_sums(attune_context *context, const char *text, const mha
 /* docs/numerics.md has these limits. A serial sum of f32 is wrong by 2e-3 to 4e-3 here. */
 static void test_long_sums(void **state) {
     (void)state;
-    static const char reproducible_text[] = "seq_q=1,seq_kv=262144,head_dim=3,lse=1,reproducible=1";
-    static const char other_text[] = "seq_q=8,seq_kv=262144,head_dim=2,lse=1";
+    static const char reproducible_text[] = "seq_q=1,seq_kv=262144,head_dim=3,has_lse=1,reproducible=1";
+    static const char other_text[] = "seq_q=8,seq_kv=262144,head_dim=2,has_lse=1";
     const attune_problem p = problem_canonical(reproducible_text), other = problem_canonical(other_text);
     bool interpreted = true;
     for (const at_target *target = at_targets(); target->name; target++) {
@@ -133,7 +133,7 @@ static void test_large_values(void **state) {
 /* A row that sees no key gives 0 and -infinity even if its q is NaN; one that sees some gives NaN. */
 static void test_nan_in_q(void **state) {
     (void)state;
-    static const char text[] = "seq_q=2,seq_kv=100,head_dim=9,is_causal=1,causal_offset=-99,lse=1,reproducible=1";
+    static const char text[] = "seq_q=2,seq_kv=100,head_dim=9,is_causal=1,causal_offset=-99,has_lse=1,reproducible=1";
     const attune_problem p = problem_canonical(text);
     attune_context *context = tensors_context(NULL, 1);
     for (int i = 0; i < 2; i++) {

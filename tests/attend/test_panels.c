@@ -203,18 +203,18 @@ static void same_bits_as_rows(void **state) {
         "num_heads=2,seq_q=50,seq_kv=83,head_dim=24,kv_dtype=i8,kv_scales=token,is_causal=1,"
         "causal_align=bottom_right",
         "num_heads=2,seq_q=50,seq_kv=83,head_dim=24,kv_dtype=i8,softmax_precision=f64,dtype=bf16",
-        "num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=1300,head_dim=128,kv_dtype=i8,integer=all,q_planes=1,lse=1",
+        "num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=1300,head_dim=128,kv_dtype=i8,integer=all,q_planes=1,has_lse=1",
         "num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=1301,head_dim=44,head_dim_v=70,kv_dtype=i8,integer=all,"
         "kv_scales=token",
         "num_heads=3,num_kv_heads=1,seq_q=5,seq_kv=530,head_dim=8,head_dim_v=3,kv_dtype=i8,integer=all,is_causal=1,"
         "causal_align=bottom_right,kv_scales=token",
         "num_heads=1,seq_q=3,seq_kv=2,head_dim=4,kv_dtype=i8,integer=all",
-        "batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=64,head_dim=32,kv_dtype=i8,integer=all,kv_lens=1,"
+        "batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=64,head_dim=32,kv_dtype=i8,integer=all,has_kv_lens=1,"
         "window_left=9,window_right=0,causal_align=bottom_right",
         "num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=83,head_dim=96,kv_dtype=i4,kv_scales=token,reproducible=1",
         "num_heads=2,seq_q=50,seq_kv=83,head_dim=32,head_dim_v=64,kv_dtype=i4,kv_scales=head,dtype=bf16",
         "num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=1301,head_dim=160,head_dim_v=96,kv_dtype=i4,integer=all,"
-        "kv_scales=token,lse=1",
+        "kv_scales=token,has_lse=1",
         "num_heads=3,num_kv_heads=1,seq_q=5,seq_kv=530,head_dim=32,head_dim_v=224,kv_dtype=i4,integer=all,"
         "q_planes=1,is_causal=1,causal_align=bottom_right,kv_scales=head",
         "num_heads=4,num_kv_heads=1,seq_q=2,seq_kv=77,head_dim=64,k_dtype=i4,k_scales=token,v_dtype=i8,integer=all",
@@ -235,21 +235,21 @@ static void same_bits_as_rows(void **state) {
 static void appended_rows(void **state) {
     (void)state;
     static const char *const texts[] = {
-        "batch=2,num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=64,seq_new=3,head_dim=24,kv_lens=1,reproducible=1",
-        "batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=64,seq_new=20,head_dim=24,dtype=bf16,kv_lens=1,"
+        "batch=2,num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=64,seq_new=3,head_dim=24,has_kv_lens=1,reproducible=1",
+        "batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=64,seq_new=20,head_dim=24,dtype=bf16,has_kv_lens=1,"
         "reproducible=1",
-        "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=2,head_dim=24,dtype=bf16,kv_lens=1,reproducible=1,"
+        "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=2,head_dim=24,dtype=bf16,has_kv_lens=1,reproducible=1,"
         "qk_norm_eps=0.5",
-        "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=2,head_dim=32,dtype=bf16,kv_lens=1,reproducible=1,"
+        "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=2,head_dim=32,dtype=bf16,has_kv_lens=1,reproducible=1,"
         "qk_hadamard=1",
-        "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=2,head_dim=24,head_dim_v=7,kv_dtype=i8,kv_lens=1,"
+        "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=2,head_dim=24,head_dim_v=7,kv_dtype=i8,has_kv_lens=1,"
         "reproducible=1",
-        "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=19,head_dim=24,kv_dtype=i8,kv_scales=token,kv_lens=1,"
+        "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=19,head_dim=24,kv_dtype=i8,kv_scales=token,has_kv_lens=1,"
         "integer=all,qk_norm_eps=0.5",
-        "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=19,head_dim=64,kv_dtype=i4,kv_scales=token,kv_lens=1,"
+        "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=19,head_dim=64,kv_dtype=i4,kv_scales=token,has_kv_lens=1,"
         "integer=all,qk_hadamard=1",
         "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=2,head_dim=32,head_dim_v=96,kv_dtype=i4,kv_scales=head,"
-        "kv_lens=1,reproducible=1",
+        "has_kv_lens=1,reproducible=1",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         pair p;

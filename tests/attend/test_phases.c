@@ -348,11 +348,12 @@ static void test_rotary_op(void **state) {
          .own_caches = 1},
         {.problem = "op=rotary,batch=2,seq_q=7,head_dim=30,rotary_dim=6,dtype=f16", .positions = 7},
         {.problem = "op=rotary,batch=2,seq_q=7,head_dim=38,rotary_dim=22,dtype=bf16", .positions = 7},
-        {.problem = "op=rotary,batch=2,seq_q=7,head_dim=34,rotary_dim=34,dtype=f64,position_ids=1", .positions = 20},
+        {.problem = "op=rotary,batch=2,seq_q=7,head_dim=34,rotary_dim=34,dtype=f64,has_position_ids=1",
+         .positions = 20},
         {.problem = "op=rotary,batch=2,seq_q=dynamic,head_dim=8,rotary_dim=8,dtype=f64,rotary_interleaved=1",
          .seq_q = 19,
          .positions = 20},
-        {.problem = "op=rotary,batch=2,num_heads=4,seq_q=3,head_dim=16,rotary_dim=8,layout=bshd,position_ids=1",
+        {.problem = "op=rotary,batch=2,num_heads=4,seq_q=3,head_dim=16,rotary_dim=8,layout=bshd,has_position_ids=1",
          .positions = 20,
          .own_caches = 1},
         {.problem = "op=rotary,num_heads=2,seq_q=3,head_dim=8,rotary_dim=6,q_strides=96:48:16:2", .positions = 3},
@@ -365,67 +366,73 @@ static void test_rotary_op(void **state) {
 static void test_weights_op(void **state) {
     (void)state;
     static const sample samples[] = {
-        {.problem = "op=weights,weights=scaled,num_heads=2,seq_q=5,seq_kv=16,head_dim=8"},
-        {.problem = "op=weights,weights=softmax,lse=1,seq_q=1,seq_kv=1,head_dim=1"},
-        {.problem = "op=weights,weights=softmax,lse=1,batch=2,num_heads=4,num_kv_heads=2,seq_q=37,seq_kv=83,"
+        {.problem = "op=weights,weights_mode=scaled,num_heads=2,seq_q=5,seq_kv=16,head_dim=8"},
+        {.problem = "op=weights,weights_mode=softmax,has_lse=1,seq_q=1,seq_kv=1,head_dim=1"},
+        {.problem = "op=weights,weights_mode=softmax,has_lse=1,batch=2,num_heads=4,num_kv_heads=2,seq_q=37,seq_kv=83,"
                     "head_dim=19,is_causal=1"},
-        {.problem = "op=weights,weights=capped,logits_soft_cap=0.25,num_heads=2,seq_q=9,seq_kv=70,head_dim=3"},
-        {.problem = "op=weights,weights=masked,num_heads=2,seq_q=9,seq_kv=33,head_dim=5,alibi_slopes=1,"
-                    "window_left=3,window_right=2,attn_mask=qk"},
-        {.problem = "op=weights,weights=softmax,lse=1,num_heads=2,seq_q=21,seq_kv=150,head_dim=12,"
-                    "window_left=7,is_causal=1,global_tokens=3,sinks=1"},
-        {.problem = "op=weights,weights=softmax,lse=1,batch=3,num_heads=2,seq_q=4,seq_kv=65,head_dim=16,"
-                    "kv_lens=1,is_causal=1,causal_align=bottom_right",
+        {.problem = "op=weights,weights_mode=capped,logits_soft_cap=0.25,num_heads=2,seq_q=9,seq_kv=70,head_dim=3"},
+        {.problem = "op=weights,weights_mode=masked,num_heads=2,seq_q=9,seq_kv=33,head_dim=5,has_alibi_slopes=1,"
+                    "window_left=3,window_right=2,attn_mask_dims=qk"},
+        {.problem = "op=weights,weights_mode=softmax,has_lse=1,num_heads=2,seq_q=21,seq_kv=150,head_dim=12,"
+                    "window_left=7,is_causal=1,global_tokens=3,has_sinks=1"},
+        {.problem = "op=weights,weights_mode=softmax,has_lse=1,batch=3,num_heads=2,seq_q=4,seq_kv=65,head_dim=16,"
+                    "has_kv_lens=1,is_causal=1,causal_align=bottom_right",
          .kv = {65, 0, 3}},
-        {.problem = "op=weights,weights=masked,batch=3,num_heads=2,seq_q=4,seq_kv=65,head_dim=16,kv_lens=1,"
-                    "causal_offsets=1,is_causal=1,attn_bias=bhqk",
+        {.problem = "op=weights,weights_mode=masked,batch=3,num_heads=2,seq_q=4,seq_kv=65,head_dim=16,has_kv_lens=1,"
+                    "has_causal_offsets=1,is_causal=1,attn_bias_dims=bhqk",
          .kv = {64, 0, 3}},
-        {.problem = "op=weights,weights=scaled,batch=3,num_heads=2,seq_q=4,seq_kv=20,head_dim=16,kv_lens=1",
+        {.problem = "op=weights,weights_mode=scaled,batch=3,num_heads=2,seq_q=4,seq_kv=20,head_dim=16,has_kv_lens=1",
          .kv = {20, 0, 3}},
-        {.problem = "op=weights,weights=scaled,batch=3,num_heads=2,seq_q=4,seq_kv=dynamic,head_dim=16,kv_lens=1,"
-                    "page_size=3",
+        {.problem =
+             "op=weights,weights_mode=scaled,batch=3,num_heads=2,seq_q=4,seq_kv=dynamic,head_dim=16,has_kv_lens=1,"
+             "page_size=3",
          .seq_kv = 20,
          .pages = 30,
          .max_pages = 7,
          .kv = {20, 0, 3}},
-        {.problem = "op=weights,weights=softmax,lse=1,batch=2,num_heads=2,seq_q=4,seq_kv=47,head_dim=20,"
-                    "page_size=16,attn_mask=bk",
+        {.problem = "op=weights,weights_mode=softmax,has_lse=1,batch=2,num_heads=2,seq_q=4,seq_kv=47,head_dim=20,"
+                    "page_size=16,attn_mask_dims=bk",
          .pages = 8,
          .max_pages = 4,
          .kv = {47, 47}},
-        {.problem = "op=weights,weights=softmax,lse=1,batch=2,num_heads=2,seq_q=4,seq_kv=47,head_dim=20,"
-                    "rotary_dim=10,is_causal=1,causal_align=bottom_right,kv_lens=1",
+        {.problem = "op=weights,weights_mode=softmax,has_lse=1,batch=2,num_heads=2,seq_q=4,seq_kv=47,head_dim=20,"
+                    "rotary_dim=10,is_causal=1,causal_align=bottom_right,has_kv_lens=1",
          .positions = 47,
          .kv = {47, 4}},
-        {.problem = "op=weights,weights=softmax,lse=1,num_heads=3,seq_q=dynamic,seq_kv=dynamic,head_dim=8,"
-                    "attn_bias=1:1:dynamic:dynamic,short_masks=1,attn_mask=1:3:1:dynamic,bias_dtype=f16",
+        {.problem = "op=weights,weights_mode=softmax,has_lse=1,num_heads=3,seq_q=dynamic,seq_kv=dynamic,head_dim=8,"
+                    "attn_bias_dims=1:1:dynamic:dynamic,short_masks=1,attn_mask_dims=1:3:1:dynamic,bias_dtype=f16",
          .seq_q = 6,
          .seq_kv = 50,
          .mask_kv = 44,
          .bias_kv = 37},
-        {.problem = "op=weights,weights=softmax,lse=1,num_heads=6,num_kv_heads=2,seq_q=10,seq_kv=90,head_dim=8,"
-                    "weights_average=1,attn_bias=hqk,row_ids=1,num_rows=dynamic",
+        {.problem =
+             "op=weights,weights_mode=softmax,has_lse=1,num_heads=6,num_kv_heads=2,seq_q=10,seq_kv=90,head_dim=8,"
+             "weights_average=1,attn_bias_dims=hqk,has_row_ids=1,num_rows=dynamic",
          .rows = 7},
         /* Keys that the last rows of a block do not see, but others do. */
-        {.problem = "op=weights,weights=softmax,lse=1,num_heads=2,seq_q=40,seq_kv=200,head_dim=4,window_left=3,"
-                    "window_right=2,global_tokens=3"},
+        {.problem =
+             "op=weights,weights_mode=softmax,has_lse=1,num_heads=2,seq_q=40,seq_kv=200,head_dim=4,window_left=3,"
+             "window_right=2,global_tokens=3"},
         /* global queries that see keys behind those of the last one */
-        {.problem = "op=weights,weights=softmax,lse=1,num_heads=2,seq_q=5,seq_kv=200,head_dim=4,window_right=2,"
-                    "causal_align=top_left,global_tokens=2"},
-        {.problem = "op=weights,weights=masked,num_heads=2,seq_q=200,head_dim=4,is_causal=1,row_ids=1,num_rows=5",
+        {.problem =
+             "op=weights,weights_mode=softmax,has_lse=1,num_heads=2,seq_q=5,seq_kv=200,head_dim=4,window_right=2,"
+             "causal_align=top_left,global_tokens=2"},
+        {.problem =
+             "op=weights,weights_mode=masked,num_heads=2,seq_q=200,head_dim=4,is_causal=1,has_row_ids=1,num_rows=5",
          .rows = 5},
-        {.problem = "op=weights,weights=masked,num_heads=4,seq_q=50,seq_kv=30,head_dim=8,weights_average=1,"
-                    "attn_mask=q,dtype=f64"},
-        {.problem = "op=weights,weights=softmax,lse=1,num_heads=120,num_kv_heads=2,seq_q=2,seq_kv=30,head_dim=6,"
-                    "dtype=f16,row_ids=1,num_rows=3,logits_soft_cap=2,layout=bshd",
+        {.problem = "op=weights,weights_mode=masked,num_heads=4,seq_q=50,seq_kv=30,head_dim=8,weights_average=1,"
+                    "attn_mask_dims=q,dtype=f64"},
+        {.problem =
+             "op=weights,weights_mode=softmax,has_lse=1,num_heads=120,num_kv_heads=2,seq_q=2,seq_kv=30,head_dim=6,"
+             "dtype=f16,has_row_ids=1,num_rows=3,logits_soft_cap=2,layout=bshd",
          .rows = 3},
-        {.problem = "op=weights,weights=softmax,lse=1,num_heads=2,seq_q=20,seq_kv=70,head_dim=33,dtype=bf16,"
-                    "attn_bias=qk"},
-        {.problem = "op=weights,weights=softmax,lse=1,num_heads=2,seq_q=20,seq_kv=70,head_dim=33,dtype=f16,"
-                    "attn_bias=qk,softmax_precision=f64"},
-        {.problem = "op=weights,weights=softmax,lse=1,num_heads=2,seq_q=20,seq_kv=70,head_dim=33,dtype=f64,"
-                    "is_causal=1,logits_soft_cap=3,alibi_slopes=1"},
-        {.problem = "op=weights,weights=softmax,lse=1,num_heads=2,seq_q=5,seq_kv=600,head_dim=4,is_causal=1,"
+        {.problem = "op=weights,weights_mode=softmax,has_lse=1,num_heads=2,seq_q=20,seq_kv=70,head_dim=33,dtype=bf16,"
+                    "attn_bias_dims=qk"},
+        {.problem = "op=weights,weights_mode=softmax,has_lse=1,num_heads=2,seq_q=20,seq_kv=70,head_dim=33,dtype=f16,"
+                    "attn_bias_dims=qk,softmax_precision=f64"},
+        {.problem = "op=weights,weights_mode=softmax,has_lse=1,num_heads=2,seq_q=20,seq_kv=70,head_dim=33,dtype=f64,"
+                    "is_causal=1,logits_soft_cap=3,has_alibi_slopes=1"},
+        {.problem = "op=weights,weights_mode=softmax,has_lse=1,num_heads=2,seq_q=5,seq_kv=600,head_dim=4,is_causal=1,"
                     "causal_offset=555,weights_strides=100000:20000:2000:2"},
     };
     CHECK_ALL(samples);
@@ -434,7 +441,8 @@ static void test_weights_op(void **state) {
 /* A row whose lse is -infinity has seen no key, or none with a score above that: its probabilities are 0. */
 static void test_weights_of_empty_rows(void **state) {
     (void)state;
-    static const sample from = {.problem = "op=weights,weights=softmax,lse=1,num_heads=2,seq_q=3,seq_kv=21,head_dim=4"};
+    static const sample from = {
+        .problem = "op=weights,weights_mode=softmax,has_lse=1,num_heads=2,seq_q=3,seq_kv=21,head_dim=4"};
     call c;
     open_call(&c, &from);
     for (int64_t i = 0; i < c.elements[MHA_LSE]; i++) ref_store(ATTUNE_F32, c.data[MHA_LSE], i, -(long double)INFINITY);
@@ -460,23 +468,24 @@ static void test_rotary_in_attention(void **state) {
     static const sample samples[] = {
         {.problem = "batch=2,num_heads=4,num_kv_heads=2,seq_q=9,head_dim=16,rotary_dim=16,is_causal=1", .positions = 9},
         {.problem = "batch=2,num_heads=2,seq_q=3,seq_kv=19,head_dim=10,rotary_dim=6,rotary_interleaved=1,"
-                    "is_causal=1,causal_align=bottom_right,lse=1",
+                    "is_causal=1,causal_align=bottom_right,has_lse=1",
          .positions = 19,
          .own_caches = 1},
-        {.problem = "batch=2,num_heads=2,seq_q=7,head_dim=8,rotary_dim=8,position_ids=1,dtype=f16", .positions = 30},
-        {.problem = "batch=3,num_heads=2,seq_q=4,seq_kv=20,head_dim=8,rotary_dim=4,kv_lens=1,dtype=f64,"
+        {.problem = "batch=2,num_heads=2,seq_q=7,head_dim=8,rotary_dim=8,has_position_ids=1,dtype=f16",
+         .positions = 30},
+        {.problem = "batch=3,num_heads=2,seq_q=4,seq_kv=20,head_dim=8,rotary_dim=4,has_kv_lens=1,dtype=f64,"
                     "causal_align=top_left,"
-                    "causal_offsets=1",
+                    "has_causal_offsets=1",
          .positions = 20,
          .kv = {20, 0, 7}},
-        {.problem = "batch=3,num_heads=2,seq_q=dynamic,ragged=1,seq_kv=dynamic,head_dim=8,rotary_dim=8,is_causal=1",
+        {.problem = "batch=3,num_heads=2,seq_q=dynamic,is_ragged=1,seq_kv=dynamic,head_dim=8,rotary_dim=8,is_causal=1",
          .seq_q = 5,
          .seq_kv = 9,
          .positions = 9,
          .q = {1, 5, 0},
          .kv = {2, 9, 4}},
-        {.problem = "batch=3,num_heads=2,seq_q=dynamic,ragged=1,seq_kv=dynamic,head_dim=8,rotary_dim=8,page_size=4,"
-                    "kv_lens=1,is_causal=1,causal_align=bottom_right",
+        {.problem = "batch=3,num_heads=2,seq_q=dynamic,is_ragged=1,seq_kv=dynamic,head_dim=8,rotary_dim=8,page_size=4,"
+                    "has_kv_lens=1,is_causal=1,causal_align=bottom_right",
          .seq_q = 5,
          .seq_kv = 9,
          .pages = 9,
@@ -485,7 +494,8 @@ static void test_rotary_in_attention(void **state) {
          .own_caches = 1,
          .q = {1, 5, 0},
          .kv = {2, 9, 4}},
-        {.problem = "batch=3,num_heads=2,seq_q=dynamic,ragged=1,seq_kv=dynamic,head_dim=8,rotary_dim=8,position_ids=1",
+        {.problem =
+             "batch=3,num_heads=2,seq_q=dynamic,is_ragged=1,seq_kv=dynamic,head_dim=8,rotary_dim=8,has_position_ids=1",
          .seq_q = 5,
          .seq_kv = 5,
          .positions = 30,
@@ -505,20 +515,23 @@ static void test_appending(void **state) {
     (void)state;
     static const sample samples[] = {
         {.problem = "batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=17,head_dim=16,seq_new=1"},
-        {.problem = "batch=3,num_heads=2,seq_q=4,seq_kv=40,head_dim=13,head_dim_v=21,seq_new=4,kv_lens=1,is_causal=1,"
-                    "causal_align=bottom_right,rotary_dim=6,k_dtype=f16",
+        {.problem =
+             "batch=3,num_heads=2,seq_q=4,seq_kv=40,head_dim=13,head_dim_v=21,seq_new=4,has_kv_lens=1,is_causal=1,"
+             "causal_align=bottom_right,rotary_dim=6,k_dtype=f16",
          .positions = 40,
          .kv = {40, 4, 21}},
-        {.problem = "batch=2,num_heads=2,seq_q=3,seq_kv=40,head_dim=16,seq_new=3,kv_lens=1,rotary_dim=16,"
-                    "rotary_interleaved=1,position_ids=1,dtype=f16,layout=bshd",
+        {.problem = "batch=2,num_heads=2,seq_q=3,seq_kv=40,head_dim=16,seq_new=3,has_kv_lens=1,rotary_dim=16,"
+                    "rotary_interleaved=1,has_position_ids=1,dtype=f16,layout=bshd",
          .positions = 50,
          .kv = {33, 20}},
-        {.problem = "batch=2,num_heads=2,seq_q=3,seq_kv=40,head_dim=14,head_dim_v=21,seq_new=3,kv_lens=1,dtype=bf16",
+        {.problem =
+             "batch=2,num_heads=2,seq_q=3,seq_kv=40,head_dim=14,head_dim_v=21,seq_new=3,has_kv_lens=1,dtype=bf16",
          .kv = {33, 20}},
-        {.problem = "batch=2,num_heads=2,seq_q=3,seq_kv=20,head_dim=16,seq_new=dynamic,kv_lens=1,is_causal=1",
+        {.problem = "batch=2,num_heads=2,seq_q=3,seq_kv=20,head_dim=16,seq_new=dynamic,has_kv_lens=1,is_causal=1",
          .kv = {12, 0}},
-        {.problem = "batch=3,num_heads=2,num_kv_heads=1,seq_q=dynamic,ragged=1,seq_kv=dynamic,head_dim=8,page_size=4,"
-                    "kv_lens=1,is_causal=1,causal_align=bottom_right,seq_new=dynamic,rotary_dim=8,dtype=f64",
+        {.problem =
+             "batch=3,num_heads=2,num_kv_heads=1,seq_q=dynamic,is_ragged=1,seq_kv=dynamic,head_dim=8,page_size=4,"
+             "has_kv_lens=1,is_causal=1,causal_align=bottom_right,seq_new=dynamic,rotary_dim=8,dtype=f64",
          .seq_q = 5,
          .seq_kv = 9,
          .pages = 9,
@@ -527,7 +540,7 @@ static void test_appending(void **state) {
          .q = {1, 5, 0},
          .kv = {2, 9, 4}},
         {.problem = "batch=2,num_heads=3,num_kv_heads=1,seq_q=18,seq_kv=40,head_dim=12,head_dim_v=8,v_in_k=1,"
-                    "seq_new=18,kv_lens=1",
+                    "seq_new=18,has_kv_lens=1",
          .kv = {40, 18}},
     };
     CHECK_ALL(samples);
@@ -536,19 +549,21 @@ static void test_appending(void **state) {
 static void test_weights_of_attention(void **state) {
     (void)state;
     static const sample samples[] = {
-        {.problem = "num_heads=4,num_kv_heads=2,seq_q=21,seq_kv=40,head_dim=16,is_causal=1,weights=softmax"},
-        {.problem = "batch=2,num_heads=4,num_kv_heads=2,seq_q=21,seq_kv=40,head_dim=16,weights=softmax,lse=1,"
-                    "kv_lens=1,attn_mask=bqk,weights_average=1",
+        {.problem = "num_heads=4,num_kv_heads=2,seq_q=21,seq_kv=40,head_dim=16,is_causal=1,weights_mode=softmax"},
+        {.problem = "batch=2,num_heads=4,num_kv_heads=2,seq_q=21,seq_kv=40,head_dim=16,weights_mode=softmax,has_lse=1,"
+                    "has_kv_lens=1,attn_mask_dims=bqk,weights_average=1",
          .kv = {40, 11}},
-        {.problem = "num_heads=2,seq_q=5,seq_kv=40,head_dim=16,weights=scaled,logits_soft_cap=2,attn_bias=qk,lse=1"},
-        {.problem = "num_heads=2,seq_q=5,seq_kv=40,head_dim=16,weights=masked,window_left=5,dtype=f16"},
-        {.problem = "num_heads=2,seq_q=5,seq_kv=43,head_dim=16,weights=softmax,dtype=bf16,softmax_precision=f64"},
-        {.problem = "batch=3,num_heads=2,seq_q=2,seq_kv=40,head_dim=16,weights=scaled,kv_lens=1,rotary_dim=16,"
+        {.problem = "num_heads=2,seq_q=5,seq_kv=40,head_dim=16,weights_mode=scaled,logits_soft_cap=2,attn_bias_dims=qk,"
+                    "has_lse=1"},
+        {.problem = "num_heads=2,seq_q=5,seq_kv=40,head_dim=16,weights_mode=masked,window_left=5,dtype=f16"},
+        {.problem = "num_heads=2,seq_q=5,seq_kv=43,head_dim=16,weights_mode=softmax,dtype=bf16,softmax_precision=f64"},
+        {.problem = "batch=3,num_heads=2,seq_q=2,seq_kv=40,head_dim=16,weights_mode=scaled,has_kv_lens=1,rotary_dim=16,"
                     "causal_align=top_left",
          .positions = 40,
          .kv = {40, 0, 9}},
-        {.problem = "batch=2,num_heads=2,seq_q=2,seq_kv=40,head_dim=16,weights=softmax,kv_lens=1,rotary_dim=16,"
-                    "seq_new=2,sinks=1,alibi_slopes=1,dtype=f64",
+        {.problem =
+             "batch=2,num_heads=2,seq_q=2,seq_kv=40,head_dim=16,weights_mode=softmax,has_kv_lens=1,rotary_dim=16,"
+             "seq_new=2,has_sinks=1,has_alibi_slopes=1,dtype=f64",
          .positions = 40,
          .kv = {40, 9}},
     };

@@ -158,7 +158,7 @@ static void test_random_schedules(void **state) {
 static void test_sinks_that_are_no_numbers(void **state) {
     (void)state;
     static const sample problem = {
-        "num_heads=4,seq_q=36,seq_kv=6,head_dim=4,sinks=1,is_causal=1,causal_offset=-20,lse=1"};
+        "num_heads=4,seq_q=36,seq_kv=6,head_dim=4,has_sinks=1,is_causal=1,causal_offset=-20,has_lse=1"};
     static const float sinks[4] = {INFINITY, NAN, -INFINITY, 0.5F};
     for (const at_target *target = at_targets(); target->name; target++) {
         sample_call call;
@@ -201,19 +201,19 @@ static void test_bits_do_not_depend_on_tasks(void **state) {
 static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
     (void)state;
     static const sample problems[] = {
-        {"num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=11,lse=1"},
-        {"dtype=bf16,num_heads=4,num_kv_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=12,sinks=1"},
+        {"num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=11,has_lse=1"},
+        {"dtype=bf16,num_heads=4,num_kv_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=12,has_sinks=1"},
         {"num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6,head_dim_v=9", "seq_q=45,seq_kv=29"},
-        {"num_heads=2,seq_q=37,seq_kv=300,head_dim=140,head_dim_v=11,reproducible=1,sinks=1,lse=1"},
-        {"batch=3,num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=11,kv_lens=1,lse=1", .kv = {41, 0, 7}},
-        {"num_heads=2,seq_q=45,seq_kv=41,head_dim=6,head_dim_v=11,is_causal=1,lse=1"},
+        {"num_heads=2,seq_q=37,seq_kv=300,head_dim=140,head_dim_v=11,reproducible=1,has_sinks=1,has_lse=1"},
+        {"batch=3,num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=11,has_kv_lens=1,has_lse=1", .kv = {41, 0, 7}},
+        {"num_heads=2,seq_q=45,seq_kv=41,head_dim=6,head_dim_v=11,is_causal=1,has_lse=1"},
         {"num_heads=4,num_kv_heads=2,seq_q=37,seq_kv=60,head_dim=6,head_dim_v=11,window_left=5,window_right=3"},
-        {"batch=3,num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=11,kv_lens=1,is_causal=1,"
+        {"batch=3,num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=11,has_kv_lens=1,is_causal=1,"
          "causal_align=bottom_right",
          .kv = {41, 0, 7}},
         {"dtype=bf16,num_heads=2,seq_q=16,seq_kv=6,head_dim=6,head_dim_v=12,window_right=4"},
         {"dtype=bf16,num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=12,is_causal=1,window_left=7"},
-        {"num_heads=2,seq_q=60,seq_kv=60,head_dim=140,head_dim_v=11,reproducible=1,is_causal=1,lse=1"},
+        {"num_heads=2,seq_q=60,seq_kv=60,head_dim=140,head_dim_v=11,reproducible=1,is_causal=1,has_lse=1"},
     };
     const at_target *target = at_target_find("avx512_bf16");
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
@@ -258,10 +258,10 @@ static void test_score_tiles_overlap(void **state) {
     assert_false(overlaps("seq_q=30,seq_kv=25,head_dim=64", 24));
     assert_false(overlaps("seq_q=17,seq_kv=17,head_dim=64,is_causal=1", 24));
     assert_false(overlaps("seq_q=30,seq_kv=dynamic,head_dim=64", 32));
-    assert_false(overlaps("seq_q=30,seq_kv=25,head_dim=64,kv_lens=1", 32));
-    assert_false(overlaps("seq_q=30,seq_kv=25,head_dim=64,page_size=16,kv_lens=1", 32));
+    assert_false(overlaps("seq_q=30,seq_kv=25,head_dim=64,has_kv_lens=1", 32));
+    assert_false(overlaps("seq_q=30,seq_kv=25,head_dim=64,page_size=16,has_kv_lens=1", 32));
     /* what is laid out from the first key on that a stripe sees */
-    assert_false(overlaps("seq_q=30,seq_kv=25,head_dim=64,attn_bias=qk", 32));
+    assert_false(overlaps("seq_q=30,seq_kv=25,head_dim=64,attn_bias_dims=qk", 32));
     assert_false(overlaps("seq_q=30,seq_kv=25,head_dim=64,score_mod=\"score + kv - q\"", 32));
 }
 
@@ -269,12 +269,12 @@ static void test_score_tiles_overlap(void **state) {
 static void test_overlapping_tiles_have_the_same_bits(void **state) {
     (void)state;
     static const sample problems[] = {
-        {"num_heads=2,seq_q=37,seq_kv=29,head_dim=12,lse=1"},
-        {"num_heads=2,seq_q=29,seq_kv=29,head_dim=40,is_causal=1,alibi_slopes=1,logits_soft_cap=2"},
+        {"num_heads=2,seq_q=37,seq_kv=29,head_dim=12,has_lse=1"},
+        {"num_heads=2,seq_q=29,seq_kv=29,head_dim=40,is_causal=1,has_alibi_slopes=1,logits_soft_cap=2"},
         {"num_heads=4,num_kv_heads=2,seq_q=31,seq_kv=47,head_dim=10,window_left=3,window_right=2"},
         {"num_heads=2,seq_q=47,seq_kv=47,head_dim=8,is_causal=1,window_left=4,global_tokens=3"},
-        {"dtype=bf16,num_heads=2,seq_q=31,seq_kv=45,head_dim=12,is_causal=1,causal_align=bottom_right,lse=1"},
-        {"num_heads=2,seq_q=31,seq_kv=45,head_dim=12,dtype=f64,is_causal=1,sinks=1"},
+        {"dtype=bf16,num_heads=2,seq_q=31,seq_kv=45,head_dim=12,is_causal=1,causal_align=bottom_right,has_lse=1"},
+        {"num_heads=2,seq_q=31,seq_kv=45,head_dim=12,dtype=f64,is_causal=1,has_sinks=1"},
         {"num_heads=2,seq_q=20,seq_kv=45,head_dim=16,kv_dtype=i8,kv_scales=token"},
         {"num_heads=2,seq_q=20,seq_kv=45,head_dim=16,integer=scores"},
         /* what is copied of the keys begins where the window does */
@@ -346,7 +346,7 @@ static void test_short_problems_go_by_columns(void **state) {
     static const char wide[] = "avx512_bf16";
     assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1", wide), 2);
     assert_int_equal(by_columns("seq_q=12,seq_kv=30,head_dim=72,is_causal=1,causal_align=top_left,window_left=4,"
-                                "alibi_slopes=1",
+                                "has_alibi_slopes=1",
                                 wide),
                      2);
     /* no square: nothing is hidden; not at its place; rows of several heads; more than one tile; an end of its own */
@@ -355,10 +355,10 @@ static void test_short_problems_go_by_columns(void **state) {
     assert_int_equal(by_columns("seq_q=17,seq_kv=12,head_dim=64,is_causal=1", wide), 1);
     assert_int_equal(by_columns("num_heads=2,num_kv_heads=1,seq_q=17,seq_kv=17,head_dim=64,is_causal=1", wide), 1);
     assert_int_equal(by_columns("seq_q=40,seq_kv=40,head_dim=64,is_causal=1", wide), 1);
-    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,kv_lens=1", wide), 1);
+    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,has_kv_lens=1", wide), 1);
     assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,causal_offset=2", wide), 1);
-    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,causal_offsets=1", wide), 1);
-    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,page_size=16,kv_lens=1", wide), 1);
+    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,has_causal_offsets=1", wide), 1);
+    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,page_size=16,has_kv_lens=1", wide), 1);
     /* too many rows; too few columns; promised or other sums; a number that only the run tells */
     assert_int_equal(by_columns("seq_q=65,seq_kv=17,head_dim=64", wide), 0);
     assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=32,is_causal=1", wide), 0);
@@ -392,7 +392,7 @@ static int64_t chosen_columns(const char *problem, int heads, int batch, const a
 static void test_columns_do_not_depend_on_the_batch(void **state) {
     (void)state;
     static const char *const more[] = {"is_causal=1", "is_causal=1,logits_soft_cap=5", "is_causal=0",
-                                       "is_causal=1,kv_lens=1"};
+                                       "is_causal=1,has_kv_lens=1"};
     static const int dims[] = {32, 40, 64, 80, 128, 256};
     static const char *const targets[] = {"avx512", "avx2"};
     for (int i = 0; i < 2 * 4 * 6 * 72; i++) {
@@ -411,9 +411,9 @@ static void test_columns_do_not_depend_on_the_batch(void **state) {
 static void test_scores_by_columns_are_right(void **state) {
     (void)state;
     static const char *const more[] = {
-        "is_causal=1,lse=1",
-        "is_causal=1,alibi_slopes=1,window_left=9,seq_kv=40",
-        "kv_lens=1,is_causal=1,seq_kv=33",
+        "is_causal=1,has_lse=1",
+        "is_causal=1,has_alibi_slopes=1,window_left=9,seq_kv=40",
+        "has_kv_lens=1,is_causal=1,seq_kv=33",
         "num_kv_heads=1,seq_kv=21,softmax_scale=-0.2",
         "is_causal=1,causal_offset=2,seq_kv=21",
     };
@@ -487,11 +487,11 @@ static const hiding hidings[] = {
     {{"seq_q=30,head_dim=9,window_left=4,window_right=3"}, 4, 3, 0},
     {{"seq_q=30,head_dim=19,window_left=4,window_right=27"}, 4, 27, 0},
     {{"seq_q=30,head_dim=19,window_left=4,window_right=3,global_tokens=2"}, 4, 3, 2},
-    {{"seq_q=30,head_dim=19,attn_mask=qk"}, 30, 30, 0},
+    {{"seq_q=30,head_dim=19,attn_mask_dims=qk"}, 30, 30, 0},
     {{"dtype=bf16,seq_q=30,head_dim=18,is_causal=1"}, 30, 0, 0},
     {{"dtype=bf16,seq_q=30,head_dim=18,window_left=4,window_right=3"}, 4, 3, 0},
     {{"dtype=bf16,seq_q=30,head_dim=10,window_left=4,window_right=3,global_tokens=2"}, 4, 3, 2},
-    {{"dtype=bf16,seq_q=30,head_dim=18,attn_mask=qk"}, 30, 30, 0},
+    {{"dtype=bf16,seq_q=30,head_dim=18,attn_mask_dims=qk"}, 30, 30, 0},
 };
 enum { NUM_HIDINGS = sizeof hidings / sizeof *hidings };
 
@@ -544,8 +544,8 @@ static void test_nan_reaches_who_sees_it(void **state) {
 static void test_reproducible_rows(void **state) {
     (void)state;
     static const sample sizes[] = {
-        {"num_heads=2,seq_q=33,seq_kv=170,head_dim=64,reproducible=1,kv_lens=1", .kv = {101}},
-        {"num_heads=2,seq_q=33,seq_kv=101,head_dim=64,reproducible=1,kv_lens=1", .kv = {101}},
+        {"num_heads=2,seq_q=33,seq_kv=170,head_dim=64,reproducible=1,has_kv_lens=1", .kv = {101}},
+        {"num_heads=2,seq_q=33,seq_kv=101,head_dim=64,reproducible=1,has_kv_lens=1", .kv = {101}},
         {"num_heads=2,seq_q=7,seq_kv=101,head_dim=64,reproducible=1"},
     };
     for (const at_target *target = at_targets(); target->name; target++) {

@@ -198,7 +198,7 @@ static void narrow_strips_have_bits_of_columns(void **state) {
     for (int i = 0; i < 5 * 4 * 4 * 2; i++) {
         char text[160];
         if (tests_are_short() && (i / 2 + i / 8 + i / 32) % 4) continue; /* one number of rows, by turns */
-        snprintf(text, sizeof text, "num_heads=2,seq_q=%d,seq_kv=37,head_dim=8,head_dim_v=%d,lse=1,%s",
+        snprintf(text, sizeof text, "num_heads=2,seq_q=%d,seq_kv=37,head_dim=8,head_dim_v=%d,has_lse=1,%s",
                  num_rows[i / 2 % 4], columns[i / 8 % 4], sights[i / 32]);
         check_narrow(text, tiles[i % 2], 1 + (i + i / 8) % 4, &engines);
     }
@@ -237,10 +237,11 @@ static void compare_weights(const sample *from) {
 static void weights_that_are_held(void **state) {
     (void)state;
     static const sample with_weights[] = {
-        {.problem = "batch=2,num_heads=2,seq_q=6,seq_kv=12,head_dim=8,weights=softmax"},
-        {.problem = "num_heads=6,num_kv_heads=2,seq_q=7,seq_kv=21,head_dim=20,weights=softmax,lse=1"},
-        {.problem = "num_heads=2,seq_q=5,seq_kv=3,head_dim=8,weights=softmax"},
-        {.problem = "num_heads=4,num_kv_heads=2,seq_q=11,seq_kv=13,head_dim=40,alibi_slopes=1,weights=softmax"},
+        {.problem = "batch=2,num_heads=2,seq_q=6,seq_kv=12,head_dim=8,weights_mode=softmax"},
+        {.problem = "num_heads=6,num_kv_heads=2,seq_q=7,seq_kv=21,head_dim=20,weights_mode=softmax,has_lse=1"},
+        {.problem = "num_heads=2,seq_q=5,seq_kv=3,head_dim=8,weights_mode=softmax"},
+        {.problem =
+             "num_heads=4,num_kv_heads=2,seq_q=11,seq_kv=13,head_dim=40,has_alibi_slopes=1,weights_mode=softmax"},
     };
     for (size_t i = 0; i < sizeof with_weights / sizeof *with_weights; i++) compare_weights(&with_weights[i]);
 }
@@ -263,10 +264,10 @@ static void only_what_is_seen_and_one_tile(void **state) {
         "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,is_causal=1",
         "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,window_left=3",
         "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,window_right=3",
-        "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,kv_lens=1",
-        "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,attn_mask=qk",
-        "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,attn_bias=qk",
-        "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,sinks=1",
+        "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,has_kv_lens=1",
+        "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,attn_mask_dims=qk",
+        "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,attn_bias_dims=qk",
+        "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,has_sinks=1",
         "num_heads=2,seq_q=12,seq_kv=dynamic,max_seq_kv=30,head_dim=8",
         "num_heads=2,seq_q=dynamic,max_seq_q=12,seq_kv=30,head_dim=8",
     };
@@ -292,7 +293,7 @@ static void chosen_for_few_rows(void **state) {
         {"num_heads=8,seq_q=16,head_dim=32,is_causal=1", MHA_Q_LANES, 8, 0},
         {"num_heads=8,seq_q=4,seq_kv=64,head_dim=64", MHA_D_LANES, 16, 0},
         {"num_heads=8,seq_q=1,seq_kv=5,head_dim=64", MHA_D_LANES, 16, 0},
-        {"num_heads=8,seq_q=12,seq_kv=512,head_dim=64,kv_lens=1", MHA_D_LANES, 16, 0},
+        {"num_heads=8,seq_q=12,seq_kv=512,head_dim=64,has_kv_lens=1", MHA_D_LANES, 16, 0},
     };
     const at_target *target = at_target_find("avx512");
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {

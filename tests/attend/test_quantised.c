@@ -190,7 +190,7 @@ static void codes_times_scales(void **state) {
         ",seq_q=1,reproducible=1",
         ",seq_q=9,reproducible=1",
         ",seq_q=40,reproducible=1,is_causal=1,causal_align=bottom_right",
-        ",seq_q=3,reproducible=1,logits_soft_cap=5,sinks=1",
+        ",seq_q=3,reproducible=1,logits_soft_cap=5,has_sinks=1",
     };
     for (size_t i = 0; i < sizeof more / sizeof *more; i++)
         for (int by_token = 0; by_token < 2; by_token++) codes_are_read(more[i], by_token);

@@ -90,8 +90,8 @@ typedef struct errors {
 static errors measure(const inputs *in, const char *fields) {
     char text[200];
     errors e = {0};
-    snprintf(text, sizeof text, "num_heads=%d,num_kv_heads=1,seq_q=%d,seq_kv=%d,head_dim=%d,lse=1%s", HEADS, ROWS, KEYS,
-             DIM, fields);
+    snprintf(text, sizeof text, "num_heads=%d,num_kv_heads=1,seq_q=%d,seq_kv=%d,head_dim=%d,has_lse=1%s", HEADS, ROWS,
+             KEYS, DIM, fields);
     attune_context *context = tensors_context(NULL, 1);
     tensors t;
     tensors_open_call(&t, text, "", INPUT_ORDINARY, 1);
@@ -145,7 +145,7 @@ static void test_odd_keys_stay_hidden(void **state) {
     attune_context *context = tensors_context(NULL, 1);
     for (int i = 0; i < 3; i++) {
         tensors t;
-        tensors_open_call(&t, "num_heads=1,seq_q=40,seq_kv=40,head_dim=20,is_causal=1,lse=1,integer=scores", "",
+        tensors_open_call(&t, "num_heads=1,seq_q=40,seq_kv=40,head_dim=20,is_causal=1,has_lse=1,integer=scores", "",
                           INPUT_ORDINARY, 5);
         tensors_floats(&t, "k")[30 * 20 + 7] = odd[i];
         tensors_run_chosen(context, &t, NULL);
@@ -205,7 +205,7 @@ static void test_rows_without_codes(void **state) {
 static void test_extreme_sums(void **state) {
     (void)state;
     enum { COLUMNS = 1024, HALF = 512 };
-    const char *const text = "num_heads=1,seq_q=1,seq_kv=2,head_dim=1024,lse=1,integer=scores";
+    const char *const text = "num_heads=1,seq_q=1,seq_kv=2,head_dim=1024,has_lse=1,integer=scores";
     const attune_problem p = problem_canonical(text);
     tensors t;
     tensors_open_call(&t, text, "", INPUT_ORDINARY, 7);

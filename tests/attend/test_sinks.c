@@ -87,9 +87,10 @@ static void check_all(const char *fields) {
     for (size_t q = 0; q < sizeof queries / sizeof *queries; q++)
         for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
             for (int64_t first = 0; first <= queries[q]; first += queries[q] == 5 ? 2 : queries[q]) {
-                snprintf(problem, sizeof problem,
-                         "num_heads=4,seq_q=%d,seq_kv=%d,head_dim=32,sinks=1,lse=1,is_causal=1,causal_offset=%d%s",
-                         (int)queries[q], (int)keys[k], (int)(queries[q] - keys[k] - first), fields);
+                snprintf(
+                    problem, sizeof problem,
+                    "num_heads=4,seq_q=%d,seq_kv=%d,head_dim=32,has_sinks=1,has_lse=1,is_causal=1,causal_offset=%d%s",
+                    (int)queries[q], (int)keys[k], (int)(queries[q] - keys[k] - first), fields);
                 check(problem, first);
             }
 }
@@ -112,7 +113,7 @@ static void test_caches(void **state) {
 static void test_features(void **state) {
     (void)state;
     check_all(",reproducible=1");
-    check_all(",weights=softmax");
+    check_all(",weights_mode=softmax");
     check_all(",prob_mod=\"prob * 2.0\"");
 }
 

@@ -187,14 +187,14 @@ static void fields_are_named(void **state) {
     static const char *const cases[][3] = {
         {SMALL, "num_heads=2,seq_q=5,seq_kv=4,head_dim=8", "seq_q: 4 5\n"},
         {SMALL, "num_heads=2,seq_q=dynamic,seq_kv=4,head_dim=8", "seq_q: 4 dynamic\n"},
-        {SMALL, "num_heads=2,seq_q=4,head_dim=8,lse=1", "lse: 0 1\n"},
+        {SMALL, "num_heads=2,seq_q=4,head_dim=8,has_lse=1", "has_lse: 0 1\n"},
         {SMALL, "num_heads=2,num_kv_heads=1,seq_q=4,head_dim=8", "heads_per_kv_head: 1 2\n"},
         {SMALL, SMALL ",k_dtype=f16", "k_dtype: f32 f16\n"},
         {SMALL, SMALL ",softmax_scale=0.5", "softmax_scale: 0.353553385 0.5\n"},
-        {SMALL, SMALL ",attn_mask=hqk", "attn_mask: none hqk\n"},
-        {SMALL, SMALL ",attn_mask=3,short_masks=1", "attn_mask (keys): 0 3\n"},
+        {SMALL, SMALL ",attn_mask_dims=hqk", "attn_mask_dims: none hqk\n"},
+        {SMALL, SMALL ",attn_mask_dims=3,short_masks=1", "attn_mask_dims (keys): 0 3\n"},
         {SMALL, SMALL ",q_strides=64:32:8:2", "q_strides (the last): 1 2\n"},
-        {SMALL ",weights=softmax", SMALL ",weights=scaled", "weights: softmax scaled\n"},
+        {SMALL ",weights_mode=softmax", SMALL ",weights_mode=scaled", "weights_mode: softmax scaled\n"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -425,7 +425,7 @@ static void out_and_in(void **state) {
     struct stat status;
     snprintf(path, sizeof path, "%s/a/b", other_dir);
     attune_context *context = open_one(*state);
-    plant(context, SMALL ",lse=1", (const char *const[4]){NULL, NULL, NULL, "0123"}, AT_IMAGE_VERSION, 0);
+    plant(context, SMALL ",has_lse=1", (const char *const[4]){NULL, NULL, NULL, "0123"}, AT_IMAGE_VERSION, 0);
     const mode_t mask = umask(022);
     assert_copied(copied_by(attune_cache_export, context, path), 5, 0, 0, 1);
     umask(mask);
@@ -616,10 +616,10 @@ static void a_damaged_base_stays_as_it_is(void **state) {
 /* Whole entries that take other arguments than the problem gives are found out after reading. */
 static void a_base_that_contradicts_its_keys_stays(void **state) {
     attune_context *context = open_one(other_dir);
-    plant(context, "num_heads=2,seq_q=1,head_dim=8,lse=1", (const char *const[4]){NULL}, AT_IMAGE_VERSION, 0);
+    plant(context, "num_heads=2,seq_q=1,head_dim=8,has_lse=1", (const char *const[4]){NULL}, AT_IMAGE_VERSION, 0);
     attune_context_destroy(context);
     context = open_both(*state, other_dir, NULL);
-    fill(context, "num_heads=2,seq_q=1,head_dim=8,lse=1", NULL);
+    fill(context, "num_heads=2,seq_q=1,head_dim=8,has_lse=1", NULL);
     assert_int_equal(statistics_of(context).compiles, 1);
     assert_int_equal(statistics_of(context).damaged_files, 1);
     assert_int_equal(temp_dir_count(other_dir, "", ".attune"), 1);

@@ -46,7 +46,7 @@ either='num_heads=1,seq_q=4,head_dim=8,mask_mod="q < 3 | q >= kv"' # a bar, and 
 expect "a record with a function" 0 'from +the compiler' env ATTUNE_RECORD="$work/either" "$attune" compile "$either"
 expect "can be warmed" 0 '^1 kernel: 1 compiled' "$attune" warm --cache-dir="$work/either.cache" "$work/either"
 name=a_tensor_with_a_long_name # texts of more than 2048 characters
-long="num_heads=1,seq_q=4,head_dim=8,tensor=\"$name:f32[kv]\""
+long="num_heads=1,seq_q=4,head_dim=8,tensors=\"$name:f32[kv]\""
 long+=",score_mod=\"score$(printf " + $name[kv] * 1.5%d" {10..34})\""
 long+=",mask_mod=\"q > 0$(printf " | $name[kv] > 1.5%d" {10..34})\""
 expect "problems with long functions are kept" 0 '^1 kernel: 1 compiled' "$attune" warm --cache-dir="$work/long" "$long"

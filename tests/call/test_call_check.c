@@ -51,13 +51,15 @@ static size_t nan_of(attune_dtype dtype, void *bytes) {
 /* Sorts of problems that the samples lack. */
 static const sample others[] = {
     {.problem = "batch=2,num_heads=4,num_kv_heads=2,seq_q=5,seq_kv=9,head_dim=8,mask_mod=\"kv % 4 != 1\""},
-    {.problem = "num_heads=2,seq_q=5,seq_kv=9,head_dim=8,tensor=\"doc:i32[q], of:i32[kv]\","
+    {.problem = "num_heads=2,seq_q=5,seq_kv=9,head_dim=8,tensors=\"doc:i32[q], of:i32[kv]\","
                 "mask_mod=\"doc[q] == of[kv]\""},
-    {.problem = "num_heads=2,seq_q=5,seq_kv=9,head_dim=8,tensor=\"far:f32[h]\","
+    {.problem = "num_heads=2,seq_q=5,seq_kv=9,head_dim=8,tensors=\"far:f32[h]\","
                 "mask_mod=\"float(kv) * 0.25 <= far[h] + float(q)\",score_mod=\"score * 2\",prob_mod=\"prob * 2\""},
-    {.problem = "batch=2,num_heads=2,seq_q=3,seq_kv=9,head_dim=8,weights=scaled,kv_lens=1,is_causal=1", .kv = {9, 4}},
-    {.problem = "batch=2,num_heads=2,seq_q=3,seq_kv=9,head_dim=8,kv_lens=1,is_causal=1,integer=scores", .kv = {9, 4}},
-    {.problem = "batch=2,num_heads=2,seq_q=3,seq_kv=9,head_dim=32,kv_lens=1,is_causal=1,integer=all,kv_dtype=i8,"
+    {.problem = "batch=2,num_heads=2,seq_q=3,seq_kv=9,head_dim=8,weights_mode=scaled,has_kv_lens=1,is_causal=1",
+     .kv = {9, 4}},
+    {.problem = "batch=2,num_heads=2,seq_q=3,seq_kv=9,head_dim=8,has_kv_lens=1,is_causal=1,integer=scores",
+     .kv = {9, 4}},
+    {.problem = "batch=2,num_heads=2,seq_q=3,seq_kv=9,head_dim=32,has_kv_lens=1,is_causal=1,integer=all,kv_dtype=i8,"
                 "kv_scales=token",
      .kv = {9, 4}},
     {.problem = "num_heads=2,seq_q=3,seq_kv=9,head_dim=64,kv_dtype=i4,kv_scales=group_min,is_causal=1,"
@@ -68,10 +70,11 @@ static const sample others[] = {
     {.problem = "num_heads=2,seq_q=3,seq_kv=9,head_dim=8,q_strides=96:8:32:2,k_strides=999:8:16:1"},
     {.problem = "num_heads=2,seq_q=5,head_dim=8,qk_norm_eps=1e-6,rotary_dim=8,qk_hadamard=1",
      .sizes = "rotary_positions=9"},
-    {.problem = "op=weights,num_heads=2,seq_q=5,seq_kv=9,head_dim=8,weights=capped,row_ids=1,num_rows=3"},
-    {.problem = "batch=2,embed_dim=16,num_heads=2,seq_q=3,weights=scaled,kv_lens=1,is_causal=1", .kv = {3, 1}},
-    {.problem = "batch=2,embed_dim=16,num_heads=2,seq_q=3,seq_kv=5,cross=1,weights=scaled,kv_lens=1", .kv = {5, 2}},
-    {.problem = "batch=2,embed_dim=64,num_heads=2,seq_q=3,w_dtype=i4,kv_lens=1,is_causal=1", .kv = {3, 1}},
+    {.problem = "op=weights,num_heads=2,seq_q=5,seq_kv=9,head_dim=8,weights_mode=capped,has_row_ids=1,num_rows=3"},
+    {.problem = "batch=2,embed_dim=16,num_heads=2,seq_q=3,weights_mode=scaled,has_kv_lens=1,is_causal=1", .kv = {3, 1}},
+    {.problem = "batch=2,embed_dim=16,num_heads=2,seq_q=3,seq_kv=5,is_cross=1,weights_mode=scaled,has_kv_lens=1",
+     .kv = {5, 2}},
+    {.problem = "batch=2,embed_dim=64,num_heads=2,seq_q=3,w_dtype=i4,has_kv_lens=1,is_causal=1", .kv = {3, 1}},
     {.problem = "batch=2,embed_dim=12,num_heads=2,seq_q=3,low_rank=2,low_rank_shared=1,w_dtype=bf16"},
 };
 
@@ -191,14 +194,15 @@ static void scales_inline_are_looked_at(void **state) {
     static const struct {
         sample sample;
         size_t block, scales;
-    } cases[] = {{{.problem = "batch=2,num_heads=2,seq_q=3,seq_kv=9,head_dim=64,kv_dtype=i8,kv_scales=inline,kv_lens=1",
-                   .kv = {9, 4}},
-                  34,
-                  1},
-                 {{.problem = "num_heads=2,seq_q=3,seq_kv=9,head_dim=64,kv_dtype=i4,kv_scales=inline_min,is_causal=1,"
-                              "causal_align=top_left"},
-                  20,
-                  2}};
+    } cases[] = {
+        {{.problem = "batch=2,num_heads=2,seq_q=3,seq_kv=9,head_dim=64,kv_dtype=i8,kv_scales=inline,has_kv_lens=1",
+          .kv = {9, 4}},
+         34,
+         1},
+        {{.problem = "num_heads=2,seq_q=3,seq_kv=9,head_dim=64,kv_dtype=i4,kv_scales=inline_min,is_causal=1,"
+                     "causal_align=top_left"},
+         20,
+         2}};
     static const uint16_t nan = 0x7e00;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tried t;

@@ -56,10 +56,10 @@ static void nothing_outside_is_touched(void **state) {
 /* Sizes of 0 need no pointers; rows without keys are 0, and -infinity in lse. */
 static void empty_tensors(void **state) {
     (void)state;
-    static const sample no_queries = {.problem = "seq_q=dynamic,seq_kv=dynamic,head_dim=4,lse=1",
+    static const sample no_queries = {.problem = "seq_q=dynamic,seq_kv=dynamic,head_dim=4,has_lse=1",
                                       .sizes = "seq_q=0,seq_kv=3"};
     static const sample no_tokens = {
-        .problem = "batch=2,ragged=1,head_dim=4", .sizes = "total_q=0,total_kv=0", .q = {0, 0}, .kv = {0, 0}};
+        .problem = "batch=2,is_ragged=1,head_dim=4", .sizes = "total_q=0,total_kv=0", .q = {0, 0}, .kv = {0, 0}};
     sample_call c;
     sample_call_open(&c, &no_queries, ON_THE_HEAP);
     c.arguments.q.data = c.arguments.k.data = c.arguments.v.data = c.arguments.out.data = c.arguments.lse.data = NULL;
@@ -78,7 +78,7 @@ static void empty_tensors(void **state) {
 /* Masks of no keys have no elements either. */
 static void empty_keys(const char *fields) {
     char problem[128];
-    snprintf(problem, sizeof problem, "num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=4,lse=1%s", fields);
+    snprintf(problem, sizeof problem, "num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=4,has_lse=1%s", fields);
     const sample no_keys = {.problem = problem, .sizes = "seq_q=5,seq_kv=0"};
     sample_call c;
     sample_call_open(&c, &no_keys, ON_THE_HEAP);
@@ -101,8 +101,8 @@ static void empty_keys(const char *fields) {
 static void no_keys(void **state) {
     (void)state;
     empty_keys("");
-    empty_keys(",attn_mask=qk");
-    empty_keys(",attn_mask=k,attn_bias=bhqk");
+    empty_keys(",attn_mask_dims=qk");
+    empty_keys(",attn_mask_dims=k,attn_bias_dims=bhqk");
 }
 
 /* A call needs at most the workspace that attune_workspace_size computes without the tables. */
@@ -130,11 +130,11 @@ static void workspace_without_tables(void **state) {
 static void masks_of_a_shared_kernel(void **state) {
     (void)state;
     static const sample both[] = {
-        {.problem = "num_heads=2,seq_q=4,seq_kv=9,head_dim=4,attn_mask=qk"},
-        {.problem = "batch=3,num_heads=2,seq_q=4,seq_kv=9,head_dim=4,attn_mask=bhqk"},
-        {.problem = "batch=3,num_heads=2,seq_q=4,seq_kv=9,head_dim=4,attn_mask=qk"},
-        {.problem = "batch=3,num_heads=2,seq_q=dynamic,seq_kv=9,head_dim=4,attn_mask=hqk", .sizes = "seq_q=4"},
-        {.problem = "batch=3,num_heads=2,seq_q=dynamic,seq_kv=9,head_dim=4,attn_mask=bqk", .sizes = "seq_q=4"},
+        {.problem = "num_heads=2,seq_q=4,seq_kv=9,head_dim=4,attn_mask_dims=qk"},
+        {.problem = "batch=3,num_heads=2,seq_q=4,seq_kv=9,head_dim=4,attn_mask_dims=bhqk"},
+        {.problem = "batch=3,num_heads=2,seq_q=4,seq_kv=9,head_dim=4,attn_mask_dims=qk"},
+        {.problem = "batch=3,num_heads=2,seq_q=dynamic,seq_kv=9,head_dim=4,attn_mask_dims=hqk", .sizes = "seq_q=4"},
+        {.problem = "batch=3,num_heads=2,seq_q=dynamic,seq_kv=9,head_dim=4,attn_mask_dims=bqk", .sizes = "seq_q=4"},
     };
     for (size_t i = 0; i < sizeof both / sizeof *both; i++) {
         sample_call jit, interpreted;

@@ -135,7 +135,7 @@ static void tensors_without_arguments(void **state) {
         assert_true(tensors[i].pointer_offset >= offsetof(attune_arguments, q) &&
                     tensors[i].pointer_offset < sizeof(attune_arguments));
     problem = (attune_problem)ATTUNE_PROBLEM_INIT;
-    assert_ok_for(attune_problem_parse(&problem, "seq_q=1,seq_kv=dynamic,head_dim=4,short_masks=1,attn_mask=9"),
+    assert_ok_for(attune_problem_parse(&problem, "seq_q=1,seq_kv=dynamic,head_dim=4,short_masks=1,attn_mask_dims=9"),
                   "parse");
     assert_ok_for(attune_tensors(&problem, NULL, tensors, SAMPLE_TENSORS, &count), "tensors");
     sample_tensors_text(tensors, count, text, sizeof text);
@@ -149,7 +149,7 @@ static void tensors_without_arguments(void **state) {
 /* Strides of dims that are the same for all say nothing, whether the problem or the call has them. */
 static void broadcast_strides(void **state) {
     (void)state;
-    static const sample from = {.problem = "batch=2,num_heads=3,seq_q=4,seq_kv=5,head_dim=4,attn_mask=bhk"};
+    static const sample from = {.problem = "batch=2,num_heads=3,seq_q=4,seq_kv=5,head_dim=4,attn_mask_dims=bhk"};
     attune_tensor tensors[SAMPLE_TENSORS];
     size_t count;
     sample_call c;
@@ -165,8 +165,8 @@ static void broadcast_strides(void **state) {
 /* Where ids are shared by queries and keys there are as many of these as of those, even if only tables say how many. */
 static void pages_with_shared_ids(void **state) {
     (void)state;
-    static const sample from = {.problem = "batch=2,seq_q=dynamic,seq_kv=dynamic,head_dim=4,page_size=4,kv_lens=1,"
-                                           "rotary_dim=4,position_ids=1",
+    static const sample from = {.problem = "batch=2,seq_q=dynamic,seq_kv=dynamic,head_dim=4,page_size=4,has_kv_lens=1,"
+                                           "rotary_dim=4,has_position_ids=1",
                                 .sizes = "seq_q=5,num_pages=8,max_pages=4,rotary_positions=5",
                                 .kv = {5, 2}};
     sample_call c;
@@ -179,7 +179,7 @@ static void pages_with_shared_ids(void **state) {
 static void rows_of_a_wider_table(void **state) {
     enum { BATCH = 3, COLUMNS = 4, STRIDE = 9, ROWS = BATCH * 8 };
     static const sample from = {.problem =
-                                    "batch=3,num_heads=2,seq_q=1,seq_kv=dynamic,head_dim=4,page_size=4,kv_lens=1",
+                                    "batch=3,num_heads=2,seq_q=1,seq_kv=dynamic,head_dim=4,page_size=4,has_kv_lens=1",
                                 .sizes = "num_pages=12,max_pages=4",
                                 .kv = {5, 16, 1}};
     int32_t wide[(BATCH - 1) * STRIDE + COLUMNS]; /* the last row is no longer than it must be */
@@ -220,7 +220,7 @@ static void rows_of_a_wider_table(void **state) {
 /* Ids of tokens after the last entry have no meaning, whatever their values. */
 static void ids_of_no_entry(void **state) {
     (void)state;
-    static const sample from = {.problem = "batch=2,ragged=1,head_dim=4,rotary_dim=4,position_ids=1",
+    static const sample from = {.problem = "batch=2,is_ragged=1,head_dim=4,rotary_dim=4,has_position_ids=1",
                                 .sizes = "total_q=9,total_kv=9,rotary_positions=5",
                                 .q = {5, 2},
                                 .kv = {5, 2}};
@@ -322,17 +322,17 @@ static void bounds_of_keys(void **state) {
         sample sample;
         const char *table, *message;
     } cases[] = {
-        {{.problem = "batch=2,seq_q=1,seq_kv=dynamic,head_dim=4,page_size=16,kv_lens=1,max_seq_kv=24",
+        {{.problem = "batch=2,seq_q=1,seq_kv=dynamic,head_dim=4,page_size=16,has_kv_lens=1,max_seq_kv=24",
           .sizes = "num_pages=4,max_pages=2",
           .kv = {6, 6}},
          "kv_lens",
          "kv_lens[1] is 40; it must be from 0 to 24 (max_seq_kv)"},
-        {{.problem = "batch=2,seq_q=1,seq_kv=dynamic,head_dim=4,page_size=16,kv_lens=1",
+        {{.problem = "batch=2,seq_q=1,seq_kv=dynamic,head_dim=4,page_size=16,has_kv_lens=1",
           .sizes = "seq_kv=20,num_pages=4,max_pages=2",
           .kv = {6, 6}},
          "kv_lens",
          "kv_lens[1] is 40; it must be from 0 to 20 (seq_kv)"},
-        {{.problem = "batch=2,seq_q=dynamic,seq_kv=dynamic,head_dim=4,ragged=1,kv_lens=1",
+        {{.problem = "batch=2,seq_q=dynamic,seq_kv=dynamic,head_dim=4,is_ragged=1,has_kv_lens=1",
           .q = {5, 5},
           .kv = {6, 6},
           .sizes = "total_q=10,total_kv=12"},
@@ -420,7 +420,8 @@ static void bad_positions(void **state) {
     bad_value(&c, "position_ids", 8, 5, "position_ids[1, 2] is 5; it must be from 0 to 4 (rotary_positions - 1)");
     bad_value(&c, "position_ids", 0, -1, "position_ids[0, 0] is -1");
     sample_call_close(&c);
-    static const sample before_zero = {.problem = "batch=2,op=rotary,seq_q=3,head_dim=4,rotary_dim=4,causal_offsets=1",
+    static const sample before_zero = {.problem =
+                                           "batch=2,op=rotary,seq_q=3,head_dim=4,rotary_dim=4,has_causal_offsets=1",
                                        .sizes = "rotary_positions=9"};
     sample_call_open(&c, &before_zero, ON_THE_HEAP);
     bad_value(&c, "causal_offsets", 1, -1, "sequence 1 stand at positions -1 to 1");
@@ -431,7 +432,7 @@ static void bad_positions(void **state) {
     sample_call_open(&c, &longer, ON_THE_HEAP);
     BAD_SIZE(c, rotary_positions = 6, "sequence 0 has 7 keys, but rotary_positions is 6");
     sample_call_close(&c);
-    static const sample early = {.problem = "batch=2,seq_q=2,seq_kv=7,head_dim=4,rotary_dim=4,kv_lens=1",
+    static const sample early = {.problem = "batch=2,seq_q=2,seq_kv=7,head_dim=4,rotary_dim=4,has_kv_lens=1",
                                  .sizes = "rotary_positions=7",
                                  .kv = {7, 2}};
     sample_call_open(&c, &early, ON_THE_HEAP);
@@ -439,7 +440,8 @@ static void bad_positions(void **state) {
               "sequence 1 has 2 queries and 1 keys: with the last query at the last key (bottom_right) its first query "
               "is at position -1, which rotary_dim has no angle for");
     sample_call_close(&c);
-    static const sample shared_ids = {.problem = "seq_q=dynamic,seq_kv=dynamic,head_dim=4,rotary_dim=4,position_ids=1",
+    static const sample shared_ids = {.problem =
+                                          "seq_q=dynamic,seq_kv=dynamic,head_dim=4,rotary_dim=4,has_position_ids=1",
                                       .sizes = "seq_q=4,seq_kv=4,rotary_positions=4"};
     sample_call_open(&c, &shared_ids, ON_THE_HEAP);
     BAD_SIZE(c, seq_kv = 3, "seq_q is 4 and seq_kv 3; with position_ids they must be equal");
@@ -454,16 +456,16 @@ static void bad_problems(void **state) {
     (void)state;
     static const char *const texts[][2] = {
         {"seq_q=4,head_dim=4,window_left=-2", "window_left is -2"},
-        {"num_heads=4,seq_q=4,head_dim=4,attn_mask=1:3:4:4", "attn_mask dims[1] is 3"},
-        {"seq_q=4,head_dim=4,attn_bias=5:4", "attn_bias dims[2] is 5"},
-        {"seq_q=4,head_dim=4,attn_mask=4:3", "attn_mask dims[3] is 3"},
-        {"seq_q=4,head_dim=4,attn_mask=4:5,short_masks=1", "attn_mask dims[3] is 5"},
+        {"num_heads=4,seq_q=4,head_dim=4,attn_mask_dims=1:3:4:4", "attn_mask dims[1] is 3"},
+        {"seq_q=4,head_dim=4,attn_bias_dims=5:4", "attn_bias dims[2] is 5"},
+        {"seq_q=4,head_dim=4,attn_mask_dims=4:3", "attn_mask dims[3] is 3"},
+        {"seq_q=4,head_dim=4,attn_mask_dims=4:5,short_masks=1", "attn_mask dims[3] is 5"},
         {"seq_q=4,head_dim=4,rotary_dim=3", "rotary_dim is 3"},
-        {"seq_q=4,head_dim=4,position_ids=1", "rotary_dim is 0"},
+        {"seq_q=4,head_dim=4,has_position_ids=1", "rotary_dim is 0"},
         {"seq_q=4,head_dim=4,dtype=f64,softmax_precision=f32", "softmax_precision is f32"},
         {"seq_q=4,seq_kv=3,seq_new=4,head_dim=4", "seq_new is 4"},
         {"op=merge,seq_q=4,head_dim=4", "num_parts is not given, or 0"},
-        {"ragged=1,head_dim=4,weights=softmax", "is_ragged"},
+        {"is_ragged=1,head_dim=4,weights_mode=softmax", "is_ragged"},
         {"seq_q=4,head_dim=4,head_dim_v=5,v_in_k=1", "v_in_k"},
         {"seq_q=-2,head_dim=4", "seq_q is -2"},
     };

@@ -12,38 +12,39 @@
 
 #include <cmocka.h>
 
-static const sample plain = {.problem = "batch=2,embed_dim=12,num_heads=3,num_kv_heads=1,seq_q=5,lse=1"};
+static const sample plain = {.problem = "batch=2,embed_dim=12,num_heads=3,num_kv_heads=1,seq_q=5,has_lse=1"};
 static const sample cross = {.problem = "batch=2,embed_dim=8,kv_embed_dim=6,v_embed_dim=3,out_dim=10,num_heads=2,"
                                         "seq_q=dynamic,seq_kv=dynamic,dtype=f16,w_dtype=f32",
                              .sizes = "seq_q=3,seq_kv=7"};
-static const sample dynamic = {.problem = "embed_dim=8,num_heads=2,seq_q=dynamic,max_seq_q=40,attn_mask=k",
+static const sample dynamic = {.problem = "embed_dim=8,num_heads=2,seq_q=dynamic,max_seq_q=40,attn_mask_dims=k",
                                .sizes = "seq_q=19,seq_kv=19"};
-static const sample cached = {.problem = "batch=2,embed_dim=8,num_heads=2,seq_q=3,seq_kv=16,seq_new=3,kv_lens=1,"
+static const sample cached = {.problem = "batch=2,embed_dim=8,num_heads=2,seq_q=3,seq_kv=16,seq_new=3,has_kv_lens=1,"
                                          "is_causal=1,causal_align=bottom_right",
                               .kv = {16, 5}};
 static const sample steps = {.problem = "embed_dim=8,num_heads=2,seq_q=dynamic,seq_kv=16,seq_new=dynamic",
                              .sizes = "seq_q=2,seq_new=2"};
 static const sample appended = {.problem =
                                     "batch=2,embed_dim=8,kv_embed_dim=6,num_heads=2,seq_q=1,seq_kv=16,seq_new=4"};
-static const sample served = {.problem = "batch=3,ragged=1,embed_dim=8,num_heads=2,num_kv_heads=1,page_size=4,"
-                                         "seq_new=dynamic,kv_lens=1,is_causal=1,causal_align=bottom_right",
+static const sample served = {.problem = "batch=3,is_ragged=1,embed_dim=8,num_heads=2,num_kv_heads=1,page_size=4,"
+                                         "seq_new=dynamic,has_kv_lens=1,is_causal=1,causal_align=bottom_right",
                               .sizes = "total_q=12,num_pages=8,max_pages=3",
                               .q = {5, 1, 6},
                               .kv = {9, 3, 11}};
-static const sample ragged = {.problem = "batch=3,ragged=1,embed_dim=8,v_embed_dim=5,num_heads=2,rotary_dim=4,"
-                                         "position_ids=1,lse=1",
+static const sample ragged = {.problem = "batch=3,is_ragged=1,embed_dim=8,v_embed_dim=5,num_heads=2,rotary_dim=4,"
+                                         "has_position_ids=1,has_lse=1",
                               .sizes = "total_q=12,rotary_positions=6",
                               .q = {5, 0, 6}};
 static const sample given = {.problem = "batch=2,embed_dim=8,num_heads=2,seq_q=3,seq_kv=9,kv_projected=1,rotary_dim=4,"
-                                        "position_ids=1,no_out_projection=1,head_dim_v=3",
+                                        "has_position_ids=1,no_out_projection=1,head_dim_v=3",
                              .sizes = "rotary_positions=4"};
 static const sample low = {.problem = "batch=2,embed_dim=8,num_heads=4,num_kv_heads=2,seq_q=6,low_rank=3,"
-                                      "low_rank_heads=1,weights=softmax,w_dtype=f64"};
+                                      "low_rank_heads=1,weights_mode=softmax,w_dtype=f64"};
 static const sample shared = {.problem = "embed_dim=8,num_heads=2,seq_q=6,low_rank=3,low_rank_shared=1"};
-static const sample masked = {
-    .problem = "batch=2,ragged=1,embed_dim=8,num_heads=2,attn_mask=bk", .sizes = "total_q=9,seq_q=6", .q = {6, 3}};
+static const sample masked = {.problem = "batch=2,is_ragged=1,embed_dim=8,num_heads=2,attn_mask_dims=bk",
+                              .sizes = "total_q=9,seq_q=6",
+                              .q = {6, 3}};
 
-static const sample no_keys = {.problem = "embed_dim=8,out_dim=5,num_heads=2,seq_q=3,seq_kv=dynamic,cross=1",
+static const sample no_keys = {.problem = "embed_dim=8,out_dim=5,num_heads=2,seq_q=3,seq_kv=dynamic,is_cross=1",
                                .sizes = "seq_kv=0"};
 
 static const sample *const all[] = {&plain,  &cross,  &dynamic, &cached, &steps,  &appended,

@@ -125,7 +125,7 @@ static void permuted_tensors(void **state) {
 /* Masks that are 1 where the problem's are; truth values as bytes. */
 static void masks(void **state) {
     (void)state;
-    static const sample from = {.problem = "batch=2,num_heads=3,seq_q=4,seq_kv=9,head_dim=4,attn_mask=qk"};
+    static const sample from = {.problem = "batch=2,num_heads=3,seq_q=4,seq_kv=9,head_dim=4,attn_mask_dims=qk"};
     sample_call c;
     attune_kernel *kernel;
     foreign f;
@@ -229,15 +229,15 @@ static void repeated_elements(void **state) {
         const char *problem, *refused;
         int64_t shape[4], strides[4];
     } cases[] = {
-        {"attn_bias=2:1:1:1",
+        {"attn_bias_dims=2:1:1:1",
          "attn_bias repeats one element: its stride is 0 at dimension 0",
          {2, 1, 1, 1},
          {0, 1, 1, 1}},
-        {"attn_bias=2:1:1:1", "its stride is 0 at dimension 0", {2, 2, 3, 5}, {0}},
-        {"attn_bias=2:2:dynamic:1", "its stride is 0 at dimension 2", {2, 2, 3, 1}, {0, 0, 0, 1}},
-        {"attn_bias=2:1:1:5", NULL, {2, 1, 1, 5}, {0, 7, 9, 1}},
-        {"attn_bias=1:1:1:1", NULL, {2, 2, 3, 5}, {0}},
-        {"attn_bias=1:1:dynamic:1", NULL, {1, 1, 1, 1}, {3, 3, 3, 3}},
+        {"attn_bias_dims=2:1:1:1", "its stride is 0 at dimension 0", {2, 2, 3, 5}, {0}},
+        {"attn_bias_dims=2:2:dynamic:1", "its stride is 0 at dimension 2", {2, 2, 3, 1}, {0, 0, 0, 1}},
+        {"attn_bias_dims=2:1:1:5", NULL, {2, 1, 1, 5}, {0, 7, 9, 1}},
+        {"attn_bias_dims=1:1:1:1", NULL, {2, 2, 3, 5}, {0}},
+        {"attn_bias_dims=1:1:dynamic:1", NULL, {1, 1, 1, 1}, {3, 3, 3, 3}},
     };
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
         char problem[256];

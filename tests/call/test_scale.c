@@ -38,13 +38,13 @@ static void close_pair(pair *p) {
 
 /* Each strategy, precision and operation that scales, with something added to the scores and without. */
 static const char *const problems[] = {
-    "num_heads=2,seq_q=20,seq_kv=70,head_dim=16,lse=1",
-    "num_heads=2,seq_q=1,seq_kv=1100,head_dim=16,lse=1",
-    "num_heads=2,seq_q=5,seq_kv=30,head_dim=16,reproducible=1,lse=1",
-    "num_heads=2,seq_q=20,seq_kv=30,head_dim=16,alibi_slopes=1",
-    "num_heads=2,seq_q=3,seq_kv=30,head_dim=16,sinks=1,logits_soft_cap=3",
-    "num_heads=2,seq_q=20,seq_kv=30,head_dim=16,dtype=f64,lse=1",
-    "num_heads=2,seq_q=20,seq_kv=30,head_dim=16,dtype=bf16,weights=softmax",
+    "num_heads=2,seq_q=20,seq_kv=70,head_dim=16,has_lse=1",
+    "num_heads=2,seq_q=1,seq_kv=1100,head_dim=16,has_lse=1",
+    "num_heads=2,seq_q=5,seq_kv=30,head_dim=16,reproducible=1,has_lse=1",
+    "num_heads=2,seq_q=20,seq_kv=30,head_dim=16,has_alibi_slopes=1",
+    "num_heads=2,seq_q=3,seq_kv=30,head_dim=16,has_sinks=1,logits_soft_cap=3",
+    "num_heads=2,seq_q=20,seq_kv=30,head_dim=16,dtype=f64,has_lse=1",
+    "num_heads=2,seq_q=20,seq_kv=30,head_dim=16,dtype=bf16,weights_mode=softmax",
     "num_heads=2,seq_q=9,seq_kv=9,head_dim=16,kv_dtype=i8",
     "op=weights,num_heads=2,seq_q=9,seq_kv=11,head_dim=16",
     "batch=2,embed_dim=32,num_heads=2,seq_q=9",

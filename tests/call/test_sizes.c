@@ -61,13 +61,13 @@ static void initial_sizes(void **state) {
     attune_problem p;
     attune_arguments a = arguments_of("seq_q=3,seq_kv=7,head_dim=4", &p);
     assert_sizes(&a, (int64_t[]){3, 7, -1, -1, -1, -1, -1, -1, -1, -1, -1});
-    a = arguments_of("seq_q=3,seq_kv=7,seq_new=2,head_dim=4,rotary_dim=4,short_masks=1,attn_mask=5", &p);
+    a = arguments_of("seq_q=3,seq_kv=7,seq_new=2,head_dim=4,rotary_dim=4,short_masks=1,attn_mask_dims=5", &p);
     assert_sizes(&a, (int64_t[]){3, 7, 2, -1, -1, -1, -1, -1, -1, -1, -1});
     a = arguments_of("seq_q=dynamic,seq_kv=dynamic,seq_new=dynamic,head_dim=4", &p);
     assert_sizes(&a, (int64_t[]){-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1});
-    a = arguments_of("ragged=1,batch=2,seq_q=9,head_dim=4", &p);
+    a = arguments_of("is_ragged=1,batch=2,seq_q=9,head_dim=4", &p);
     assert_sizes(&a, (int64_t[]){-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1});
-    a = arguments_of("op=weights,seq_q=3,seq_kv=7,head_dim=4,row_ids=1,num_rows=2", &p);
+    a = arguments_of("op=weights,seq_q=3,seq_kv=7,head_dim=4,has_row_ids=1,num_rows=2", &p);
     assert_sizes(&a, (int64_t[]){3, 7, -1, 2, -1, -1, -1, -1, -1, -1, -1});
     a = arguments_of("op=rotary,seq_q=3,head_dim=4,rotary_dim=4", &p);
     assert_sizes(&a, (int64_t[]){3, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1});
@@ -105,7 +105,7 @@ static void open_sizes_must_be_set(void **state) {
     sample_call_open(&c, &appends, ON_THE_HEAP);
     BAD(c, seq_new = -1, "seq_new is not set");
     sample_call_close(&c);
-    const sample rows = {.problem = "op=weights,seq_q=4,seq_kv=5,head_dim=4,row_ids=1,num_rows=dynamic",
+    const sample rows = {.problem = "op=weights,seq_q=4,seq_kv=5,head_dim=4,has_row_ids=1,num_rows=dynamic",
                          .sizes = "num_rows=3"};
     sample_call_open(&c, &rows, ON_THE_HEAP);
     BAD(c, num_rows = -1, "num_rows is not set");
@@ -168,7 +168,7 @@ static void fixed_sizes(void **state) {
         77; /* it has none of these */
     assert_runs(&c, &other, "as compiled");
     sample_call_close(&c);
-    const sample rows = {.problem = "op=weights,seq_q=4,seq_kv=5,head_dim=4,row_ids=1,num_rows=3", .sizes = ""};
+    const sample rows = {.problem = "op=weights,seq_q=4,seq_kv=5,head_dim=4,has_row_ids=1,num_rows=3", .sizes = ""};
     sample_call_open(&c, &rows, ON_THE_HEAP);
     BAD(c, num_rows = 2, "num_rows is 2; this kernel was compiled for 3");
     sample_call_close(&c);
@@ -192,9 +192,9 @@ static void sizes_that_follow(void **state) {
 /* A mask of 4 columns whose next byte is another page: the kernel read 8 columns of it. */
 static void short_mask_before_a_guard(void **state) {
     (void)state;
-    const sample from = {.problem = "seq_q=4096,seq_kv=dynamic,head_dim=8,short_masks=1,attn_mask=1:1:4096:-1",
+    const sample from = {.problem = "seq_q=4096,seq_kv=dynamic,head_dim=8,short_masks=1,attn_mask_dims=1:1:4096:-1",
                          .sizes = "seq_kv=8,mask_seq_kv=4"};
-    const char *const without = "seq_q=4096,seq_kv=dynamic,head_dim=8,attn_mask=1:1:4096:-1";
+    const char *const without = "seq_q=4096,seq_kv=dynamic,head_dim=8,attn_mask_dims=1:1:4096:-1";
     sample_call c;
     sample_call_open(&c, &from, BEFORE_A_GUARD);
     c.problem.short_masks = 0;
@@ -209,7 +209,7 @@ static void short_mask_before_a_guard(void **state) {
 static void columns_of_masks(void **state) {
     (void)state;
     sample_call c;
-    const sample plain = {.problem = "seq_q=4,seq_kv=8,head_dim=8,attn_bias=qk", .sizes = ""};
+    const sample plain = {.problem = "seq_q=4,seq_kv=8,head_dim=8,attn_bias_dims=qk", .sizes = ""};
     sample_call_open(&c, &plain, BEFORE_A_GUARD);
     BAD(c, bias_seq_kv = 16, "bias_seq_kv is 16, but attn_bias has seq_kv = 8 columns");
     BAD(c, bias_seq_kv = 16, "short_masks");
@@ -232,8 +232,9 @@ static void columns_of_masks(void **state) {
     for (int i = 0; i < 2 * 4 * 8; i++) assert_true(out[i] == 0.0f);
     BAD(c, mask_seq_kv = 31, "attn_mask has 31 columns; it must have from 0 to seq_kv = 30");
     sample_call_close(&c);
-    const sample full = {.problem = "seq_q=4,seq_kv=8,head_dim=8,short_masks=1,attn_mask=1:1:4:dynamic", .sizes = ""};
-    const sample same = {.problem = "seq_q=4,seq_kv=8,head_dim=8,attn_mask=qk", .sizes = ""};
+    const sample full = {.problem = "seq_q=4,seq_kv=8,head_dim=8,short_masks=1,attn_mask_dims=1:1:4:dynamic",
+                         .sizes = ""};
+    const sample same = {.problem = "seq_q=4,seq_kv=8,head_dim=8,attn_mask_dims=qk", .sizes = ""};
     sample_call d;
     sample_call_open(&c, &full, BEFORE_A_GUARD);
     sample_call_open(&d, &same, BEFORE_A_GUARD);

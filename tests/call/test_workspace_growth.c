@@ -65,10 +65,10 @@ static void workspace_of_long_sequences_is_constant(void **state) {
 static void workspace_grows_at_most_linearly(void **state) {
     static const char *const problems[] = {
         "num_heads=2,seq_q=#,head_dim=64",
-        "num_heads=2,seq_q=#,head_dim=64,is_causal=1,lse=1",
+        "num_heads=2,seq_q=#,head_dim=64,is_causal=1,has_lse=1",
         "num_heads=2,seq_q=#,head_dim=64,dtype=bf16",
-        "num_heads=2,seq_q=#,head_dim=64,attn_mask=qk",
-        "num_heads=2,seq_q=#,head_dim=64,weights=softmax",
+        "num_heads=2,seq_q=#,head_dim=64,attn_mask_dims=qk",
+        "num_heads=2,seq_q=#,head_dim=64,weights_mode=softmax",
         "num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=#,head_dim=128",
         "num_heads=8,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=64",
         "embed_dim=128,num_heads=2,seq_q=#",

@@ -14,7 +14,7 @@ expect "weights beyond the range of f32" 0 '^[0-9]+ passed, 0 failed$' "$attune-
     --threads=1 --inputs=large --seed=1654597137
 # Two entries share an lse, which is that of the row without keys.
 expect "an lse of a row without keys" 0 '^[0-9]+ passed, 0 failed$' "$attune-lab" check --threads=1 --inputs=ordinary \
-    op=weights,batch=2,num_heads=1,seq_q=1,seq_kv=3,head_dim=1,attn_mask=bk,lse_strides=0:1:22 --seed=3859701302
+    op=weights,batch=2,num_heads=1,seq_q=1,seq_kv=3,head_dim=1,attn_mask_dims=bk,lse_strides=0:1:22 --seed=3859701302
 # Whatever the scores are: +infinity and NaN, too.
 expect "infinite scores of a row without keys" 0 '^1 passed, 0 failed$' "$attune-lab" check --threads=1 --isa=x86-64 \
     --inputs=nonfinite op=weights,num_heads=5,seq_q=1,seq_kv=14,head_dim=3,lse_strides=33:0:8 --seed=3308535514
@@ -31,7 +31,8 @@ expect "a code that may be either of two" 0 '^all of f32 +[0-9.]+e-07 +.* [0-9.]
     --seed 77777777777 --first 864
 # The bounds prover gave up on a minimum of open sizes.
 expect "weights with short masks of open sizes" 0 '^[0-9]+ passed, 0 failed$' "$attune-lab" check --isa=x86-64 \
-    seq_q=dynamic,seq_kv=dynamic,head_dim=8,max_seq_kv=256,short_masks=1,attn_mask=k,attn_bias=qk,weights=softmax \
+    seq_q=dynamic,seq_kv=dynamic,head_dim=8,max_seq_kv=256,short_masks=1,attn_mask_dims=k,attn_bias_dims=qk,\
+weights_mode=softmax \
     --sizes=seq_q=5,seq_kv=70,mask_seq_kv=50,bias_seq_kv=61 --threads=1 --inputs=ordinary
 
 # A mask without any row divided by zero.
@@ -69,7 +70,7 @@ report $? "errors of codes are in no sum"
 window=is_causal=1,causal_align=bottom_right,window_left=9
 expect "a tensor of open length under a window" 0 '^[0-9]+ passed, 0 failed$' "$attune-lab" check --isa=x86-64 \
     --threads=1 --inputs=ordinary --sizes=seq_kv=45 \
-    "seq_q=17,seq_kv=dynamic,head_dim=8,$window,tensor=\"t:f32[kv]\",mask_mod=\"t[kv] < 1\""
+    "seq_q=17,seq_kv=dynamic,head_dim=8,$window,tensors=\"t:f32[kv]\",mask_mod=\"t[kv] < 1\""
 
 # fake SCRIPT: the command, as check_random.sh calls it.
 fake() {

@@ -180,8 +180,8 @@ expect "layout=bshd reads [seq, heads, dim]" 0 'num_heads=6,.*seq_q=4' "$attune"
     --k "$work/3d.npy" --v "$work/3d.npy"
 
 make_npy "$work/mask.npy" '|b1' False '(6, 6)' 36
-expect "any input and any output by name" 0 'the same bits' "$attune" run seq_kv=dynamic,attn_mask=qk,weights=softmax \
-    --check \
+expect "any input and any output by name" 0 'the same bits' "$attune" run \
+    seq_kv=dynamic,attn_mask_dims=qk,weights_mode=softmax --check \
     --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" --tensor attn_mask="$work/mask.npy" --write \
     weights="$work/w.npy"
 grep -aq "'shape': (4, 6, 6)" "$work/w.npy"
@@ -200,11 +200,11 @@ refuse "a scale that the problem fixes" 'softmax_scale is 2, but the problem fix
 refuse "a scale that is no number" "softmax_scale is 'abc', which is not a number" "$attune-lab" check \
     seq_q=4,head_dim=4,softmax_scale=dynamic --sizes=softmax_scale=abc
 refuse "an input that the problem has and nobody gives" 'the problem needs --tensor attn_mask=' "$attune" run \
-    attn_mask=qk \
+    attn_mask_dims=qk \
     --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy"
 refuse "an input that the problem does not have" 'the problem has no tensor named sinks' "$attune" run \
     --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" --tensor sinks="$work/mask.npy"
-refuse "a mask of another shape" '3d.npy: shape \(4, 6, 8\) does not fit attn_mask' "$attune" run attn_mask=hqk \
+refuse "a mask of another shape" '3d.npy: shape \(4, 6, 8\) does not fit attn_mask' "$attune" run attn_mask_dims=hqk \
     --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" --tensor attn_mask="$work/3d.npy"
 refuse "a size of no name" "'frobs' is not a size" "$attune-lab" check seq_q=dynamic,head_dim=4 --sizes=frobs=3
 
@@ -231,9 +231,9 @@ expect "compile again" 0 'from +the disk cache' "$attune" compile $small
 long=batch=2,embed_dim=24,kv_embed_dim=20,v_embed_dim=20,out_dim=20,num_heads=4,num_kv_heads=2,seq_q=16,seq_kv=256
 long+=,seq_new=16,head_dim=16,head_dim_v=24,dtype=f16,k_dtype=bf16,v_dtype=bf16,bias_dtype=f64,w_dtype=bf16
 long+=,softmax_scale=0.12345678901234567,logits_soft_cap=12.345678901234567,is_causal=1,causal_align=bottom_right
-long+=,causal_offset=-100000,window_left=100000,global_tokens=10,lse=1,alibi_slopes=1,sinks=1,kv_lens=1
-long+=,causal_offsets=1,short_masks=1,attn_mask=2:4:16:100,attn_bias=2:4:16:100,rotary_dim=12,rotary_interleaved=1
-long+=,position_ids=1,weights=softmax,weights_average=1,reproducible=1
+long+=,causal_offset=-100000,window_left=100000,global_tokens=10,has_lse=1,has_alibi_slopes=1,has_sinks=1,has_kv_lens=1
+long+=,has_causal_offsets=1,short_masks=1,attn_mask_dims=2:4:16:100,attn_bias_dims=2:4:16:100,rotary_dim=12
+long+=,rotary_interleaved=1,has_position_ids=1,weights_mode=softmax,weights_average=1,reproducible=1
 for name in k v weights attn_mask attn_bias; do long+=,${name}_strides=1000000000000:100000000000:100000000:1; done
 for name in out x x_kv x_v lse; do long+=,${name}_strides=1000000000000:10000000000:1; done
 expect "a long problem" 0 'from +the compiler' "$attune" compile $long
@@ -245,9 +245,10 @@ expect "--dump-passes goes to standard error" 0 '# after parse' "$attune" compil
 [ ! -s "$work/stdout" ]
 report $? "and leaves standard output alone"
 
-expect "check of one problem" 0 '^[0-9]+ passed, 0 failed$' "$attune-lab" check $small,is_causal=1,lse=1
+expect "check of one problem" 0 '^[0-9]+ passed, 0 failed$' "$attune-lab" check $small,is_causal=1,has_lse=1
 expect "check of one problem with run-time sizes" 0 '^[0-9]+ passed, 0 failed$' "$attune-lab" check \
-    num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=5,kv_lens=1,page_size=4 --sizes=seq_q=3,num_pages=7,max_pages=3
+    num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=5,has_kv_lens=1,page_size=4 \
+    --sizes=seq_q=3,num_pages=7,max_pages=3
 expect "check without the sizes that it needs says so" 1 '^attune: .*head_dim=4: --sizes: seq_q is not set; .*' \
     "$attune-lab" check \
     seq_q=dynamic,head_dim=4 --inputs=ordinary
@@ -255,7 +256,8 @@ expect "a size that contradicts the problem" 1 'seq_kv is 5, but the problem or 
     "$attune-lab" check seq_q=4,head_dim=4 --inputs=ordinary --sizes=seq_kv=5
 expect "no queries at all" 0 '^[0-9]+ passed, 0 failed$' "$attune-lab" check seq_q=dynamic,head_dim=4 \
     --sizes=seq_q=0,seq_kv=3
-expect "check of bfloat16" 0 '^all of bf16 .*$' "$attune-lab" check $small,dtype=bf16,attn_bias=qk,is_causal=1,lse=1
+expect "check of bfloat16" 0 '^all of bf16 .*$' "$attune-lab" check \
+    $small,dtype=bf16,attn_bias_dims=qk,is_causal=1,has_lse=1
 bf16=tests/data/conform/past_mask_bf16
 expect "run on arrays of bfloat16" 0 'the same bits' "$attune" run dtype=bf16,is_causal=1 --check --q $bf16/Q.npy \
     --k $bf16/K.npy --v $bf16/V.npy -o "$work/bf16.npy"
@@ -314,7 +316,7 @@ expect "a window in one task asks for the next head" 0 'prefetch q\[next_entry, 
     ask_behind_windows window_left=30
 # The same key of the next page is asked for where the distance is a quarter of a page or more; else one of this page.
 ask_ahead() {
-    "$attune" compile --target=avx2 --emit=ir "num_heads=4,head_dim=64,seq_kv=9999,kv_lens=1,$1" \
+    "$attune" compile --target=avx2 --emit=ir "num_heads=4,head_dim=64,seq_kv=9999,has_kv_lens=1,$1" \
         --schedule=kv_prefetch=$2
 }
 expect "asking for the next page" 0 'prefetch.far k\[page.1, h, i \+ turn' ask_ahead seq_q=1,page_size=16 4096
@@ -365,10 +367,10 @@ expect "sizes at run time" 0 '"footprint_bytes": 2304' "$attune" bench --json --
     num_heads=1,seq_q=dynamic,seq_kv=dynamic,head_dim=8
 # 4 sequences of 32 keys in pages of 4, in 2 heads of 8 columns, twice; q and out; a table of 8 columns and 4 lengths.
 expect "a paged cache is full" 0 '"footprint_bytes": 17040' "$attune" bench --json --samples=1 \
-    --sizes num_pages=40,max_pages=8 batch=4,num_heads=2,seq_q=1,head_dim=8,page_size=4,kv_lens=1
+    --sizes num_pages=40,max_pages=8 batch=4,num_heads=2,seq_q=1,head_dim=8,page_size=4,has_kv_lens=1
 # 6 queries and 10 keys of 8 columns, each twice, and two tables of 3.
 expect "ragged batches have all tokens" 0 '"footprint_bytes": 1048' "$attune" bench --json --samples=1 \
-    --sizes total_q=6,total_kv=10 batch=2,head_dim=8,ragged=1
+    --sizes total_q=6,total_kv=10 batch=2,head_dim=8,is_ragged=1
 "$attune" bench $small --samples=2 --json -o "$work/bench.json" >"$work/stdout" 2>"$work/stderr"
 [ $? -eq 0 ] && [ "$(tr -d ' \n' <"$work/bench.json")" = "$(tr -d ' \n' <"$work/stdout")" ]
 report $? "bench -o writes the JSON that --json prints"
@@ -445,57 +447,57 @@ make_i32 "$work/lens.npy" '(1,)' 6
 make_i32 "$work/table.npy" '(1, 2)' 2 0
 make_i32 "$work/cu_q.npy" '(3,)' 0 4 6
 make_i32 "$work/cu_kv.npy" '(3,)' 0 1 6
-expect "pages" 0 'the same bits' "$attune" run kv_lens=1,page_size=4 --check --q "$work/3d.npy" "${paged[@]}"
-expect "a ragged batch" 0 'the same bits' "$attune" run ragged=1,batch=2 --check --q "$work/3d.npy" --k "$work/3d.npy" \
-    --v "$work/3d.npy" "${ragged[@]}"
+expect "pages" 0 'the same bits' "$attune" run has_kv_lens=1,page_size=4 --check --q "$work/3d.npy" "${paged[@]}"
+expect "a ragged batch" 0 'the same bits' "$attune" run is_ragged=1,batch=2 --check --q "$work/3d.npy" \
+    --k "$work/3d.npy" --v "$work/3d.npy" "${ragged[@]}"
 refuse_call "more queries than the bound" 'seq_q is 6; this kernel takes 0 to 5' seq_q=dynamic,max_seq_q=5
 refuse_call "more keys than the bound" 'seq_kv is 6; this kernel takes 0 to 5' seq_kv=dynamic,max_seq_kv=5
 refuse_call "sizes and files that differ" 'seq_q is 7, but 6 in .*3d.npy' \
     seq_q=dynamic --sizes seq_q=7
 refuse_call "more new keys than keys" 'seq_new is 7, more than seq_kv = 6' seq_new=7
 refuse_call "a mask of another number of rows" \
-    'other.npy: shape \(5, 6\) does not fit attn_mask=qk, whose shape is \(1, 1, 6, 6\)' \
-    attn_mask=qk --tensor attn_mask="$work/other.npy"
-refuse_call "a mask that does not broadcast" 'attn_mask dims\[2\] is 5; it must be 1 or seq_q = 6' attn_mask=5:6 \
+    'other.npy: shape \(5, 6\) does not fit attn_mask_dims=qk, whose shape is \(1, 1, 6, 6\)' \
+    attn_mask_dims=qk --tensor attn_mask="$work/other.npy"
+refuse_call "a mask that does not broadcast" 'attn_mask dims\[2\] is 5; it must be 1 or seq_q = 6' attn_mask_dims=5:6 \
     --tensor attn_mask="$work/other.npy"
 refuse_call "a bias of heads that there are not" 'attn_bias dims\[1\] is 3; it must be 1 or num_heads = 4' \
-    attn_bias=3:6:6
+    attn_bias_dims=3:6:6
 refuse_call "a window to the left below -1" 'window_left is -2; it must be from -1' window_left=-2
 refuse_call "a window to the right below -1" 'window_right is -3; it must be from -1' window_right=-3
 refuse_call "an odd number of columns to rotate" 'rotary_dim is 7; it must be even' rotary_dim=7
 refuse_call "angles for fewer positions" 'positions 0 to 5; rotary_positions is 5' rotary_dim=8 \
     --tensor cos="$work/turns.npy" --tensor sin="$work/turns.npy"
-refuse_call "weights of a ragged batch" 'weights' ragged=1,weights=softmax
+refuse_call "weights of a ragged batch" 'weights' is_ragged=1,weights_mode=softmax
 make_i32 "$work/lens.npy" '(1,)' 7
-refuse_call "more keys in kv_lens than there are" 'kv_lens\[0\] is 7; it must be from 0 to 6' kv_lens=1 \
+refuse_call "more keys in kv_lens than there are" 'kv_lens\[0\] is 7; it must be from 0 to 6' has_kv_lens=1 \
     --tensor kv_lens="$work/lens.npy"
 make_i32 "$work/lens.npy" '(1,)' 9
-refuse_call "more keys than the pages hold" 'kv_lens\[0\] is 9; it must be from 0 to 8' kv_lens=1,page_size=4 \
+refuse_call "more keys than the pages hold" 'kv_lens\[0\] is 9; it must be from 0 to 8' has_kv_lens=1,page_size=4 \
     "${paged[@]}"
 make_i32 "$work/lens.npy" '(1,)' -1
-refuse_call "fewer keys than none" 'kv_lens\[0\] is -1; it must be from 0 to 6' kv_lens=1 --tensor \
+refuse_call "fewer keys than none" 'kv_lens\[0\] is -1; it must be from 0 to 6' has_kv_lens=1 --tensor \
     kv_lens="$work/lens.npy"
 make_i32 "$work/lens.npy" '(1,)' 0
-expect "no key at all" 0 'the same bits' "$attune" run kv_lens=1 --check --q "$work/3d.npy" --k "$work/3d.npy" --v \
+expect "no key at all" 0 'the same bits' "$attune" run has_kv_lens=1 --check --q "$work/3d.npy" --k "$work/3d.npy" --v \
     "$work/3d.npy" \
     --tensor kv_lens="$work/lens.npy"
 make_i32 "$work/lens.npy" '(1,)' 6
 make_i32 "$work/table.npy" '(1, 2)' 0 3
-refuse_call "a page beyond the last" 'block_table\[0, 1\] is 3; num_pages is 3' kv_lens=1,page_size=4 "${paged[@]}"
+refuse_call "a page beyond the last" 'block_table\[0, 1\] is 3; num_pages is 3' has_kv_lens=1,page_size=4 "${paged[@]}"
 make_i32 "$work/table.npy" '(1, 2)' -1 0
-refuse_call "a page below the first" 'block_table\[0, 0\] is -1; num_pages is 3' kv_lens=1,page_size=4 "${paged[@]}"
+refuse_call "a page below the first" 'block_table\[0, 0\] is -1; num_pages is 3' has_kv_lens=1,page_size=4 "${paged[@]}"
 make_i32 "$work/cu_q.npy" '(3,)' 0 4 3
-refuse_call "cu_seqlens that fall" 'cu_seqlens_q falls from 4 to 3 at index 2' ragged=1,batch=2 "${ragged[@]}"
+refuse_call "cu_seqlens that fall" 'cu_seqlens_q falls from 4 to 3 at index 2' is_ragged=1,batch=2 "${ragged[@]}"
 make_i32 "$work/cu_q.npy" '(3,)' 0 4 6
 make_i32 "$work/cu_kv.npy" '(3,)' 0 4 7
-refuse_call "cu_seqlens beyond the last token" 'cu_seqlens_kv\[2\] is 7, but there are only 6 tokens' ragged=1,batch=2 \
-    "${ragged[@]}"
+refuse_call "cu_seqlens beyond the last token" 'cu_seqlens_kv\[2\] is 7, but there are only 6 tokens' \
+    is_ragged=1,batch=2 "${ragged[@]}"
 make_i32 "$work/cu_kv.npy" '(3,)' -1 4 6
-refuse_call "cu_seqlens before the first token" 'cu_seqlens_kv\[0\] is -1' ragged=1,batch=2 "${ragged[@]}"
+refuse_call "cu_seqlens before the first token" 'cu_seqlens_kv\[0\] is -1' is_ragged=1,batch=2 "${ragged[@]}"
 make_i32 "$work/rows.npy" '(2,)' 0 6
 make_npy "$work/lse-in.npy" '<f4' False '(1, 4, 6)' 96
 refuse "a row that there is not" 'row_ids\[1\] is 6; it must be from 0 to 5' "$attune" run \
-    op=weights,weights=softmax,row_ids=1,num_rows=2 --q "$work/3d.npy" --k "$work/3d.npy" --tensor \
+    op=weights,weights_mode=softmax,has_row_ids=1,num_rows=2 --q "$work/3d.npy" --k "$work/3d.npy" --tensor \
     lse="$work/lse-in.npy" \
     --tensor row_ids="$work/rows.npy" --write weights="$work/none.npy"
 [ ! -e "$work/none.npy" ] && [ ! -e "$work/none-lse.npy" ]
@@ -508,7 +510,7 @@ refuse "a size of check beyond the bound" 'seq_q is 5; this kernel takes 0 to 4'
 # ---- Bad problems and schedules ----
 
 for bad in batch=0 batch=-1 num_heads=0 num_kv_heads=-2 seq_q=0 seq_q=-5 seq_kv=-2 head_dim=0 head_dim_v=-3 \
-    num_kv_heads=5 is_causal=2 lse=x causal_align=middle layout=sbhd dtype=f17 softmax_scale=inf softmax_scale=1x \
+    num_kv_heads=5 is_causal=2 has_lse=x causal_align=middle layout=sbhd dtype=f17 softmax_scale=inf softmax_scale=1x \
     batch=1e3 seq_kv=99999999999999999999 frobs=7 q_strides=1:2:3 q_strides=-1:1:1:1 out_strides=1:1:1:1; do
     key=${bad%%=*}
     case $bad in frobs=* | out_strides=* | num_kv_heads=5) value= ;; *) value=${bad##*=} ;; esac
@@ -529,13 +531,13 @@ refuse_block op=weights,embed_dim=8,seq_q=4 'embed_dim is 8, but op=weights has 
 refuse_block embed_dim=8,seq_q=4,seq_kv=5 'seq_kv is 5, but without is_cross.*seq_q is 4'
 refuse_block embed_dim=8,seq_q=4,seq_new=3,seq_kv=9 'seq_new is 3, but without is_cross.*seq_q is 4'
 refuse_block embed_dim=8,seq_q=4,seq_new=4,kv_projected=1 'seq_new is 4, but with kv_projected'
-refuse_block embed_dim=8,seq_q=4,page_size=16,kv_lens=1 'page_size is 16, but pages are of caches'
+refuse_block embed_dim=8,seq_q=4,page_size=16,has_kv_lens=1 'page_size is 16, but pages are of caches'
 refuse_block embed_dim=8,seq_q=4,v_in_k=1,v_embed_dim=5 'v_in_k takes v from k, but v_embed_dim is 5'
 refuse_block embed_dim=8,seq_q=4,no_out_projection=1,out_dim=7 'out_dim is 7, but with no_out_projection.* = 8 columns'
 refuse_block embed_dim=8,seq_q=4,w_dtype=f64,softmax_precision=f32 'softmax_precision is f32, but w_dtype is f64'
 refuse_block embed_dim=8,seq_q=4,low_rank=-2 'low_rank is -2; it must be from 0 to 262144'
 refuse_block embed_dim=8,seq_q=4,low_rank=2,is_causal=1 'low_rank is 2, .* no order: is_causal cannot be 1'
-refuse_block embed_dim=8,seq_q=4,low_rank=2,attn_mask=qk 'low_rank is 2, .* no attn_mask'
+refuse_block embed_dim=8,seq_q=4,low_rank=2,attn_mask_dims=qk 'low_rank is 2, .* attn_mask_dims cannot be set'
 refuse_block embed_dim=8,seq_q=dynamic,low_rank=2 'low_rank is 2, but seq_kv is dynamic'
 refuse_block embed_dim=8,seq_q=4,low_rank=2,v_in_k=1 'low_rank is 2 and v_in_k is 1'
 refuse_block embed_dim=8,seq_q=4,layout=bshd 'layout=bshd is for q, k, v and out of attention alone'
@@ -688,7 +690,7 @@ report $? "has the bits of each"
 expect "cross-attention" 0 'embed_dim=24,kv_embed_dim=16,num_heads=3,seq_q=5,seq_kv=7' run_block --check \
     --tensor x_kv="$work/x_kv.npy" --tensor q_weight="$work/square.npy" --tensor k_weight="$work/narrow.npy" \
     --tensor v_weight="$work/narrow.npy" "${out[@]}"
-expect "caches that are appended to" 0 'the same bits' "$attune" run num_heads=3,seq_new=5,kv_lens=1 --check \
+expect "caches that are appended to" 0 'the same bits' "$attune" run num_heads=3,seq_new=5,has_kv_lens=1 --check \
     --tensor x="$work/x_1.npy" --tensor k="$work/cache.npy" --tensor v="$work/cache.npy" "${packed[@]}" \
     --tensor kv_lens="$work/lens.npy" --write k="$work/k.npy" --write v="$work/v.npy"
 ! cmp -s "$work/cache.npy" "$work/k.npy" && ! cmp -s "$work/k.npy" "$work/v.npy" &&
@@ -729,17 +731,17 @@ expect "check of a block" 0 '^7 passed, 0 failed$' "$attune-lab" check \
 # from a row.
 for seed in 2 3 6; do
     expect "check of rotated keys at the end, data $seed" 0 '^1 passed, 0 failed$' "$attune-lab" check \
-        num_heads=1,seq_q=1,seq_kv=2,head_dim=2,causal_align=bottom_right,kv_lens=1,seq_new=2,rotary_dim=2 \
+        num_heads=1,seq_q=1,seq_kv=2,head_dim=2,causal_align=bottom_right,has_kv_lens=1,seq_new=2,rotary_dim=2 \
         --sizes=rotary_positions=9 --isa=x86-64 --threads=1 --inputs=ordinary --seed=$seed
 done
 expect "check of a weight of which rounding leaves nothing" 0 '^1 passed, 0 failed$' "$attune-lab" check \
-    op=weights,num_heads=1,seq_q=1,seq_kv=1,head_dim=1,causal_offset=-264500713,alibi_slopes=1 \
+    op=weights,num_heads=1,seq_q=1,seq_kv=1,head_dim=1,causal_offset=-264500713,has_alibi_slopes=1 \
     --isa=x86-64 --threads=1 --inputs=ordinary --seed=4084703285
 hidden=batch=2,num_heads=1,seq_q=12,seq_kv=54,head_dim=4,head_dim_v=16,seq_new=35
 scalar=strategy=d_lanes,lanes=1,score_keys=1,score_rows=2,score_column_vectors=2,value_rows=5,value_column_vectors=2
 scalar+=,kv_tile=9,kv_chunk=18,value_keys=1
 expect "check of keys that an infinite score hides" 0 '^1 passed, 0 failed$' "$attune-lab" check \
-    $hidden,attn_mask=qk,k_new_strides=595:1193:17:1 \
+    $hidden,attn_mask_dims=qk,k_new_strides=595:1193:17:1 \
     --schedule=$scalar \
     --isa=x86-64 --threads=1 --inputs=nonfinite --seed=2187155438
 refuse "a block too large to check" 'floating-point operations, more than --max-flops=' "$attune-lab" check \

@@ -49,9 +49,9 @@ completes 'attune bench --sa' --samples=
 completes 'attune bench --sam' --samples=
 # Functions stand in quotation marks, and such a problem in quotes: what is offered replaces all that is in those.
 functions='num_heads=8,score_mod="score + max(q, 2)",'
-completes "attune bench '${functions}is_c" "${functions}is_causal="
+completes "attune bench '${functions}is_ca" "${functions}is_causal="
 completes "attune bench --samples=3 '${functions}is_causal=" "${functions}is_causal=0" "${functions}is_causal=1"
-completes "attune bench 'num_heads=8,score_mod=\"score + max(q, is_c"
+completes "attune bench 'num_heads=8,score_mod=\"score + max(q, is_ca"
 completes "attune bench '$functions' --sa" --samples=
 completes 'attune compile --emit=l' lowered llvm
 completes 'attune compile --emit l' lowered llvm
@@ -64,7 +64,7 @@ completes 'attune cache --json why num_h' num_heads=
 completes 'attune run softmax_precision=' f32 f64
 completes 'attune sweep is_causal=0,1,num_h' 0,1,num_heads=
 completes 'attune bench num_h' num_heads=
-completes 'attune bench --samples=3 num_heads=12,is_' 12,is_causal=
+completes 'attune bench --samples=3 num_heads=12,is_ca' 12,is_causal=
 completes 'attune bench num_heads=12,dtype=b' bf16
 completes 'attune bench num_heads=12,num_' 12,num_kv_heads= 12,num_rows= 12,num_parts= 12,num_ids=
 completes 'attune run op=' attention weights rotary merge mha linear conv index blocks mla
@@ -114,7 +114,7 @@ END
     types 'attune bench num_heads=12,is_ca' 'num_heads=12,is_causal='
     types 'attune bench num_heads=12,dtype=bf' 'num_heads=12,dtype=bf16'
     # Commas in quotation marks belong to a function.
-    types "attune bench 'tensor=\"a:f32[h, q]\",mask_mod=\"q >= kv, is\",is_ca" 'is_causal='
+    types "attune bench 'tensors=\"a:f32[h, q]\",mask_mod=\"q >= kv, is\",is_ca" 'is_causal='
     types "attune bench 'mask_mod=\"q >= kv\",num_heads=12,dtype=bf" 'num_heads=12,dtype=bf16'
     types "attune sweep 'is_causal=0,1,mask_mod=\"min(q, kv) > 1\",num_h" 'num_heads='
     types 'attune compile num_heads=12 --schedule=strategy=q' 'strategy=q_lanes'

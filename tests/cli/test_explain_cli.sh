@@ -17,9 +17,9 @@ documents=num_heads=2,seq_q=48,head_dim=16,mask_mod='"q // 8 == kv // 8 & q >= k
 expect "pairs that a mask_mod hides are no work" 0 '^work +27.6 kFLOP, .*; queries attend to 9.38 % of the keys$' \
     "$attune" explain "$documents"
 expect "nor in bench" 0 '"pairs_seen": 432.0' "$attune" bench --samples=1 --json "$documents"
-lengths=batch=2,num_heads=3,seq_q=5,seq_kv=30,head_dim=8,kv_lens=1,sinks=1,lse=1
+lengths=batch=2,num_heads=3,seq_q=5,seq_kv=30,head_dim=8,has_kv_lens=1,has_sinks=1,has_lse=1
 expect "with tensors, sinks and lengths" 0 '"pairs_seen": 300.0' "$attune" bench --samples=1 --json \
-    "$lengths,tensor=\"t:f32[h]\",score_mod=\"score + t[h]\",mask_mod=\"(kv + h) % 3 == 0\""
+    "$lengths,tensors=\"t:f32[h]\",score_mod=\"score + t[h]\",mask_mod=\"(kv + h) % 3 == 0\""
 
 for pattern in '^problem +num_heads=2,seq_q=50' '^why +attune.s choice' '^tiles ' '^model +[0-9.e+]+ cycles' \
     '^roofline' \
@@ -80,11 +80,11 @@ grep -qE '^ +rows +4 to +7  #/\.$' "$work/stdout" && grep -qE '^ +rows +8 to +11
 report $? "line by line"
 open=num_heads=8,seq_q=dynamic,seq_kv=dynamic,head_dim=64
 expect "tasks of sequences with many keys" 0 'a task has [0-9]+ or more stripes by' choice avx2 \
-    --sizes=seq_q=512,seq_kv=16384 $open,kv_lens=1
+    --sizes=seq_q=512,seq_kv=16384 $open,has_kv_lens=1
 expect "but not where all have the same lengths" 0 'a task has [0-9]+ stripes? by' choice avx2 \
     --sizes=seq_q=512,seq_kv=16384 $open
 expect "nor with functions of its own" 0 'a task has [0-9]+ stripes? by' choice avx2 \
-    --sizes=seq_q=512,seq_kv=16384 $open,kv_lens=1,score_mod="score + 1"
+    --sizes=seq_q=512,seq_kv=16384 $open,has_kv_lens=1,score_mod="score + 1"
 expect "a window, heads in groups" 0 '^ +rows +4 to +7  \./\.$' choice avx2 --schedule=$tiles \
     num_heads=2,num_kv_heads=1,seq_q=4,seq_kv=12,head_dim=8,is_causal=1,causal_offset=-4,window_left=1
 expect "a window and global keys of a lone query" 0 '^ +rows +0 to +0  /[.|]+/$' choice avx2 \

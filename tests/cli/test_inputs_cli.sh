@@ -97,7 +97,7 @@ make_npy "$work/pages.npy" '<f4' False '(0, 2, 4, 8)' 0
 make_npy "$work/table.npy" '<i4' False '(1, 0)' 0
 make_npy "$work/lens.npy" '<i4' False '(1,)' 0
 printf '\0\0\0\0' >>"$work/lens.npy"
-expect "no pages" 0 'page_size=4' "$attune" run page_size=4,kv_lens=1 --q "$work/q.npy" --k "$work/pages.npy" \
+expect "no pages" 0 'page_size=4' "$attune" run page_size=4,has_kv_lens=1 --q "$work/q.npy" --k "$work/pages.npy" \
     --v "$work/pages.npy" --tensor block_table="$work/table.npy" --tensor kv_lens="$work/lens.npy" --sizes seq_kv=0
 make_npy "$work/no_columns.npy" '<f4' False '(2, 4, 0)' 0
 refuse "no columns" 'shape \(2, 4, 0\) has a dimension of 0; only the sequence length may be 0' "$attune" run \
@@ -111,36 +111,37 @@ batch=(--q "$work/q4.npy" --k "$work/k4.npy" --v "$work/k4.npy")
 for shape in '(2, 1, 5, 6)' '(2, 5, 6)'; do make_npy "$work/bqk${#shape}.npy" '|b1' False "$shape" 60; done
 for shape in '(2, 1, 1, 6)' '(2, 6)'; do make_npy "$work/bk${#shape}.npy" '|b1' False "$shape" 12; done
 make_npy "$work/bias12.npy" '<f4' False '(2, 1, 5, 6)' 240
-masked() { "$attune" run "$1" "${batch[@]}" --tensor "${1%%=*}=$2" -o "$3"; }
+masked() { "$attune" run "$1" "${batch[@]}" --tensor "${1%%_dims=*}=$2" -o "$3"; }
 refuse "a mask that is larger than its letters" \
-    'bqk12.npy: shape .* does not fit attn_mask=qk, whose shape is \(1, 1, 5, 6\); attn_mask=bqk would fit' \
-    masked attn_mask=qk "$work/bqk12.npy" "$work/o.npy"
-refuse "a mask beside attn_mask=1" 'fit attn_mask=1, whose shape is \(1, 1, 1, 1\); attn_mask=bqk would fit' \
-    masked attn_mask=1 "$work/bqk12.npy" "$work/o.npy"
-refuse "a bias that is larger than its letters" 'fit attn_bias=qk, whose shape is .*; attn_bias=bqk would fit' \
-    masked attn_bias=qk "$work/bias12.npy" "$work/o.npy"
+    'bqk12.npy: shape .* does not fit attn_mask_dims=qk, whose shape is \(1, 1, 5, 6\); attn_mask_dims=bqk would fit' \
+    masked attn_mask_dims=qk "$work/bqk12.npy" "$work/o.npy"
+refuse "a mask of one element" 'fit attn_mask_dims=1, whose shape is \(1, 1, 1, 1\); attn_mask_dims=bqk would fit' \
+    masked attn_mask_dims=1 "$work/bqk12.npy" "$work/o.npy"
+refuse "a bias larger than its letters" 'fit attn_bias_dims=qk, whose shape is .*; attn_bias_dims=bqk would fit' \
+    masked attn_bias_dims=qk "$work/bias12.npy" "$work/o.npy"
 for letters in bqk:12:9 bk:12:6; do
     IFS=: read -r letters whole short <<<"$letters"
     expect "a mask with the dims that are 1: $letters" 0 kernel \
-        masked attn_mask="$letters" "$work/$letters$whole.npy" "$work/whole.npy"
+        masked attn_mask_dims="$letters" "$work/$letters$whole.npy" "$work/whole.npy"
     expect "a mask without them: $letters" 0 kernel \
-        masked attn_mask="$letters" "$work/$letters$short.npy" "$work/short.npy"
+        masked attn_mask_dims="$letters" "$work/$letters$short.npy" "$work/short.npy"
     same "with the same result: $letters" "$work/whole.npy" "$work/short.npy"
 done
 
-refuse "numbers as a mask" "bias12.npy is '<f4', but attn_mask is boolean: .* are attn_bias=" \
-    masked attn_mask=bqk "$work/bias12.npy" "$work/o.npy"
-refuse "a boolean bias" 'bqk12.npy is boolean, but attn_bias has numbers .* a boolean mask is attn_mask=' \
-    masked attn_bias=bqk "$work/bqk12.npy" "$work/o.npy"
+refuse "numbers as a mask" "bias12.npy is '<f4', but attn_mask is boolean: .* are attn_bias_dims=" \
+    masked attn_mask_dims=bqk "$work/bias12.npy" "$work/o.npy"
+refuse "a boolean bias" 'bqk12.npy is boolean, but attn_bias has numbers .* a boolean mask is attn_mask_dims=' \
+    masked attn_bias_dims=bqk "$work/bqk12.npy" "$work/o.npy"
 make_npy "$work/bias64.npy" '<f8' False '(5, 6)' 240
 refuse "a bias of another type" 'bias64.npy is f64, but the problem has bias_dtype=f32: set bias_dtype=f64' \
-    masked attn_bias=qk "$work/bias64.npy" "$work/o.npy"
+    masked attn_bias_dims=qk "$work/bias64.npy" "$work/o.npy"
 make_npy "$work/u2.npy" '<u2' False '(2, 4, 8)' 128
 refuse "bf16 in whole numbers" "u2.npy is '<u2', but the problem has dtype=bf16, .*: save a.view\('V2'\)" \
     "$attune" run dtype=bf16 --q "$work/u2.npy" --k "$work/u2.npy" --v "$work/u2.npy"
 make_npy "$work/lens_f4.npy" '<f4' False '(1,)' 4
 refuse "lengths that are no whole numbers" "lens_f4.npy is '<f4', but kv_lens is i32: save it as int32" \
-    "$attune" run kv_lens=1 --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" --tensor kv_lens="$work/lens_f4.npy"
+    "$attune" run has_kv_lens=1 --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" \
+    --tensor kv_lens="$work/lens_f4.npy"
 
 # ---- What a result is compared with ----
 
@@ -165,17 +166,17 @@ ragged() {
     "$attune" run "$1" --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" --tensor cu_seqlens_q="$work/cu4.npy" \
         --tensor cu_seqlens_kv="$work/cu4.npy" --check
 }
-expect "a ragged batch without batch" 0 'problem.*batch=3' ragged ragged=1
-refuse "another batch than the lengths have" 'batch is 2 by the problem but 3 in .*cu4.npy' ragged ragged=1,batch=2
+expect "a ragged batch without batch" 0 'problem.*batch=3' ragged is_ragged=1
+refuse "another batch than the lengths have" 'batch is 2 by the problem but 3 in .*cu4.npy' ragged is_ragged=1,batch=2
 
 # ---- Tensors that the problem lacks: which field brings them ----
 
-for pair in attn_mask:attn_mask=bqk kv_lens:kv_lens=1 cos:rotary_dim=N cu_seqlens_q:ragged=1; do
+for pair in attn_mask:attn_mask_dims=bqk kv_lens:has_kv_lens=1 cos:rotary_dim=N cu_seqlens_q:is_ragged=1; do
     refuse "${pair%%:*} without its field" \
         "the problem has no tensor named ${pair%%:*}; add ${pair#*:} to the problem" \
         "$attune" run "${batch[@]}" --tensor "${pair%%:*}=$work/q.npy"
 done
-refuse "weights without their field" 'the problem has no output named weights; add weights=softmax to the problem' \
+refuse "weights without a field" 'the problem has no output named weights; add weights_mode=softmax to the problem' \
     "$attune" run "${batch[@]}" --write weights="$work/o.npy"
 
 # ---- Other kinds of files, and standard input ----
@@ -255,14 +256,14 @@ expect "the size that leaves no keys is named" 1 'there are no keys to be measur
 grep -q '^num_heads=2,seq_q=4,seq_kv=4' "$work/stdout"
 report $? "and the other problem measured"
 refuse "a bench of nothing" 'max_pages is 0' \
-    "$attune" bench --samples=1 $small,page_size=4,kv_lens=1 --sizes max_pages=0,num_pages=1
+    "$attune" bench --samples=1 $small,page_size=4,has_kv_lens=1 --sizes max_pages=0,num_pages=1
 for scale in 0.1 1e36; do
     checked "a scale of the call, $scale" --sizes softmax_scale=$scale \
         num_heads=1,seq_q=32,seq_kv=64,head_dim=16,dtype=bf16,softmax_scale=dynamic
 done
 # Entries whose lengths only cu_seqlens_kv tells have keys in their pages: the error of nothing would be none.
 expect "a ragged batch in pages" 0 '^ordinary +[1-9]\.' "$attune-lab" check --inputs=ordinary \
-    num_heads=2,batch=3,ragged=1,seq_q=dynamic,seq_kv=dynamic,page_size=16,head_dim=16 \
+    num_heads=2,batch=3,is_ragged=1,seq_q=dynamic,seq_kv=dynamic,page_size=16,head_dim=16 \
     --sizes total_q=12,seq_q=8,seq_kv=40,num_pages=9,max_pages=3
 
 # ---- Texts ----

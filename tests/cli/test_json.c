@@ -221,7 +221,7 @@ static void test_failures(void **state) {
 static void test_fields(void **state) {
     (void)state;
     json_t *const document = document_of("sweep --samples=1 'num_heads=2,seq_q=4,8,head_dim=8,is_causal=0,1,"
-                                         "softmax_scale=0.25,attn_mask=qk,dtype=bf16'");
+                                         "softmax_scale=0.25,attn_mask_dims=qk,dtype=bf16'");
     json_t *const results = json_object_get(document, "results");
     assert_int_equal(json_array_size(results), 2 * 2);
     for (size_t i = 0; i < json_array_size(results); i++) {

@@ -53,7 +53,7 @@ static void operands_are_left_out(void **state) {
 
 static void tensors_are_dropped(void **state) {
     (void)state;
-    const attune_problem p = shrunk("tensor=\"a:f32[h], b2:i32[q, kv], c:bool[kv]\","
+    const attune_problem p = shrunk("tensors=\"a:f32[h], b2:i32[q, kv], c:bool[kv]\","
                                     "score_mod=\"score + a[h] * b2[q, clamp(kv - 3)]\",mask_mod=\"c[kv] | q > 2\"",
                                     "b2");
     assert_string_equal(p.tensors[0].name, "b2");

@@ -125,37 +125,38 @@ static void lies_are_caught(void **state) {
 /* Beside one of every sort: larger ones, in which tiles, chunks and rests of them all occur. */
 static const sample larger[] = {
     /* Sizes that are multiples of nothing, and every mask. */
-    {"num_heads=3,seq_q=37,seq_kv=41,head_dim=7,head_dim_v=19,lse=1"},
+    {"num_heads=3,seq_q=37,seq_kv=41,head_dim=7,head_dim_v=19,has_lse=1"},
     {"batch=2,num_heads=6,num_kv_heads=2,seq_q=13,seq_kv=29,head_dim=17,is_causal=1,causal_align=bottom_right"},
     {"num_heads=2,seq_q=50,head_dim=40,layout=bshd,window_left=9,window_right=3,global_tokens=2"},
-    {"batch=2,num_heads=2,seq_q=33,seq_kv=45,head_dim=16,attn_mask=bqk,attn_bias=hqk,is_causal=1"},
-    {"batch=2,num_heads=2,seq_q=21,seq_kv=45,head_dim=8,attn_mask=31,short_masks=1,logits_soft_cap=5"},
-    {"batch=3,num_heads=2,seq_q=19,seq_kv=45,head_dim=8,kv_lens=1,causal_offsets=1,is_causal=1,alibi_slopes=1,sinks=1",
+    {"batch=2,num_heads=2,seq_q=33,seq_kv=45,head_dim=16,attn_mask_dims=bqk,attn_bias_dims=hqk,is_causal=1"},
+    {"batch=2,num_heads=2,seq_q=21,seq_kv=45,head_dim=8,attn_mask_dims=31,short_masks=1,logits_soft_cap=5"},
+    {"batch=3,num_heads=2,seq_q=19,seq_kv=45,head_dim=8,has_kv_lens=1,has_causal_offsets=1,is_causal=1,"
+     "has_alibi_slopes=1,has_sinks=1",
      .kv = {45, 1, 17}},
     /* Few rows. */
-    {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=300,head_dim=40,lse=1"},
-    {"batch=2,num_heads=4,num_kv_heads=1,seq_q=3,seq_kv=131,head_dim=72,kv_lens=1,is_causal=1,"
+    {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=300,head_dim=40,has_lse=1"},
+    {"batch=2,num_heads=4,num_kv_heads=1,seq_q=3,seq_kv=131,head_dim=72,has_kv_lens=1,is_causal=1,"
      "causal_align=bottom_right",
      .kv = {131, 90}},
     {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=67,head_dim=36,head_dim_v=20,v_in_k=1"},
     /* Sizes of the call, ragged batches, pages, new keys. */
     {"num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=24,is_causal=1", "seq_q=27,seq_kv=43"},
-    {"batch=3,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=16,ragged=1,is_causal=1,causal_align=bottom_right,lse="
-     "1",
+    {"batch=3,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=16,is_ragged=1,is_causal=1,causal_align=bottom_right,"
+     "has_lse=1",
      "total_q=29,total_kv=52",
      {9, 0, 20},
      {11, 13, 28}},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=5,seq_kv=dynamic,head_dim=24,page_size=7,kv_lens=1,is_causal=1,"
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=5,seq_kv=dynamic,head_dim=24,page_size=7,has_kv_lens=1,is_causal=1,"
      "causal_align=bottom_right",
      "num_pages=9,max_pages=5", .kv = {31, 18}},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=40,head_dim=24,seq_new=2,kv_lens=1,rotary_dim=8,is_causal=1,"
-     "causal_align=bottom_right",
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=40,head_dim=24,seq_new=2,has_kv_lens=1,rotary_dim=8,"
+     "is_causal=1,causal_align=bottom_right",
      "rotary_positions=40", .kv = {40, 23}},
     /* Other types, outputs and operators. */
-    {"num_heads=2,seq_q=23,seq_kv=31,head_dim=20,dtype=f16,lse=1"},
-    {"num_heads=2,seq_q=23,seq_kv=31,head_dim=21,head_dim_v=13,dtype=bf16,lse=1"},
-    {"num_heads=2,seq_q=23,seq_kv=31,head_dim=20,dtype=f64,lse=1"},
-    {"num_heads=2,seq_q=23,seq_kv=31,head_dim=20,weights=softmax,weights_average=1"},
+    {"num_heads=2,seq_q=23,seq_kv=31,head_dim=20,dtype=f16,has_lse=1"},
+    {"num_heads=2,seq_q=23,seq_kv=31,head_dim=21,head_dim_v=13,dtype=bf16,has_lse=1"},
+    {"num_heads=2,seq_q=23,seq_kv=31,head_dim=20,dtype=f64,has_lse=1"},
+    {"num_heads=2,seq_q=23,seq_kv=31,head_dim=20,weights_mode=softmax,weights_average=1"},
     {"op=rotary,num_heads=3,seq_q=11,head_dim=30,rotary_dim=22,rotary_interleaved=1", "rotary_positions=11"},
     {"op=merge,num_heads=3,seq_q=11,head_dim=13,num_parts=3"},
 };
@@ -208,8 +209,8 @@ static int run_short(const void *what, int64_t n) {
 static void the_last_elements_are_touched(void **state) {
     (void)state;
     static const sample whole[] = {
-        {"num_heads=3,seq_q=37,seq_kv=41,head_dim=7,head_dim_v=19,lse=1,attn_bias=hqk"},
-        {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=300,head_dim=40,lse=1"},
+        {"num_heads=3,seq_q=37,seq_kv=41,head_dim=7,head_dim_v=19,has_lse=1,attn_bias_dims=hqk"},
+        {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=300,head_dim=40,has_lse=1"},
     };
     for (size_t i = 0; i < LENGTH(whole); i++) {
         sample_call call;

@@ -53,10 +53,10 @@ static const struct {
     {"num_heads=2,seq_q=1,seq_kv=9,head_dim=64,is_causal=1", "f32_64_one_fast"},
     {"num_heads=2,seq_q=1,seq_kv=9,head_dim=64,is_causal=1,causal_align=top_left", "f32_64_many_causal"},
     {"batch=2,num_heads=2,seq_q=20,seq_kv=30,head_dim=64,q_strides=3840:64:192:1", "f32_64_many_all"},
-    {"batch=2,num_heads=2,seq_q=20,seq_kv=30,head_dim=64,lse=1,is_causal=1,causal_align=top_left",
+    {"batch=2,num_heads=2,seq_q=20,seq_kv=30,head_dim=64,has_lse=1,is_causal=1,causal_align=top_left",
      "f32_64_many_causal"},
-    {"batch=2,num_heads=3,seq_q=5,seq_kv=30,head_dim=64,dtype=bf16,lse=1,lse_strides=60:20:1", "bf16_64_few"},
-    {"batch=2,num_heads=3,seq_q=1,seq_kv=30,head_dim=128,lse=1", "f32_128_one_fast"},
+    {"batch=2,num_heads=3,seq_q=5,seq_kv=30,head_dim=64,dtype=bf16,has_lse=1,lse_strides=60:20:1", "bf16_64_few"},
+    {"batch=2,num_heads=3,seq_q=1,seq_kv=30,head_dim=128,has_lse=1", "f32_128_one_fast"},
 };
 enum { NUM_CASES = sizeof cases / sizeof *cases };
 

@@ -22,12 +22,12 @@ static const int queries[STEPS][BATCH] = {{21, 5, 33}, {1, 17, 1}, {1, 1, 1}, {1
 
 /* ---- Bits ---- */
 
-#define STEP                  "batch=3,ragged=1,kv_lens=1,is_causal=1,"
+#define STEP                  "batch=3,is_ragged=1,has_kv_lens=1,is_causal=1,"
 #define SIZES(pages, columns) .sizes = "total_q=27,num_pages=" #pages ",max_pages=" #columns
 #define PROMPTS               .q = {5, 1, 21}, .kv = {90, 3, 21}
 #define TOKENS                .q = {1, 1, 0}, .kv = {90, 1, 17}
 #define LATENTS               "head_dim=576,head_dim_v=512,v_in_k=1"
-#define LISTING               "batch=3,ragged=1,kv_lens=1,kv_ids=query,kv_id_lens=1,"
+#define LISTING               "batch=3,is_ragged=1,has_kv_lens=1,kv_ids=query,has_kv_id_lens=1,"
 
 static const struct {
     sample from;
@@ -39,9 +39,9 @@ static const struct {
      "step_bf16_80_many"},
     {{STEP "num_heads=8,num_kv_heads=1,head_dim=128,page_size=32,dtype=bf16,seq_new=dynamic", SIZES(6, 3), PROMPTS},
      "step_bf16_128_many"},
-    {{STEP "num_heads=2,head_dim=112,page_size=64,dtype=f16,seq_new=dynamic,lse=1", SIZES(4, 2), PROMPTS},
+    {{STEP "num_heads=2,head_dim=112,page_size=64,dtype=f16,seq_new=dynamic,has_lse=1", SIZES(4, 2), PROMPTS},
      "step_f16_112_many"},
-    {{STEP "num_heads=7,num_kv_heads=1,head_dim=64,page_size=128,dtype=bf16,lse=1", SIZES(3, 1), PROMPTS},
+    {{STEP "num_heads=7,num_kv_heads=1,head_dim=64,page_size=128,dtype=bf16,has_lse=1", SIZES(3, 1), PROMPTS},
      "step_bf16_64_many"},
     {{STEP "num_heads=4,num_kv_heads=2,head_dim=64,page_size=16,max_seq_q=1", SIZES(10, 6), TOKENS}, "step_f32_64_few"},
     {{STEP "num_heads=10,num_kv_heads=2,head_dim=128,page_size=256,dtype=bf16,max_seq_q=6,seq_new=dynamic", SIZES(3, 1),
@@ -49,17 +49,20 @@ static const struct {
      "step_bf16_128_few"},
     {{STEP "num_heads=2,head_dim=96,page_size=32,dtype=f16,max_seq_q=31,seq_new=dynamic", SIZES(6, 3), PROMPTS},
      "step_f16_96_few"},
-    {{STEP "num_heads=16,num_kv_heads=2,head_dim=256,page_size=16,dtype=bf16,max_seq_q=3,lse=1", SIZES(10, 6), TOKENS},
+    {{STEP "num_heads=16,num_kv_heads=2,head_dim=256,page_size=16,dtype=bf16,max_seq_q=3,has_lse=1", SIZES(10, 6),
+      TOKENS},
      "step_bf16_256_few"},
-    {{"batch=3,ragged=1,kv_lens=1,num_heads=4,num_kv_heads=1,head_dim=128,page_size=64,max_seq_q=1,softmax_scale=0.3",
+    {{"batch=3,is_ragged=1,has_kv_lens=1,num_heads=4,num_kv_heads=1,head_dim=128,page_size=64,max_seq_q=1,"
+      "softmax_scale=0.3",
       SIZES(4, 2), TOKENS},
      "step_f32_128_few"},
     {{STEP "num_heads=4,num_kv_heads=2,head_dim=64,page_size=16,window_left=17,seq_new=dynamic", SIZES(10, 6), PROMPTS},
      "step_f32_64_many"},
-    {{STEP "num_heads=8,num_kv_heads=1,head_dim=64,page_size=64,dtype=bf16,max_seq_q=1,window_left=30,sinks=1",
+    {{STEP "num_heads=8,num_kv_heads=1,head_dim=64,page_size=64,dtype=bf16,max_seq_q=1,window_left=30,has_sinks=1",
       SIZES(4, 2), TOKENS},
      "step_bf16_64_few"},
-    {{STEP "num_heads=2,head_dim=80,page_size=16,dtype=bf16,window_left=3,sinks=1,lse=1", SIZES(10, 6), PROMPTS},
+    {{STEP "num_heads=2,head_dim=80,page_size=16,dtype=bf16,window_left=3,has_sinks=1,has_lse=1", SIZES(10, 6),
+      PROMPTS},
      "step_bf16_80_many"},
     {{STEP "num_heads=6,num_kv_heads=2,head_dim=64,page_size=32,dtype=bf16,kv_dtype=i8,kv_scales=token,seq_new=dynamic",
       SIZES(6, 3), PROMPTS},
@@ -76,29 +79,30 @@ static const struct {
     {{STEP "num_heads=4,num_kv_heads=2,head_dim=128,page_size=16,dtype=bf16,logits_soft_cap=30,max_seq_q=5",
       SIZES(10, 6), TOKENS},
      "step_bf16_cap_128_few"},
-    {{STEP "num_heads=4,num_kv_heads=2,head_dim=128,page_size=16,seq_new=dynamic,lse=1", SIZES(10, 6), PROMPTS},
+    {{STEP "num_heads=4,num_kv_heads=2,head_dim=128,page_size=16,seq_new=dynamic,has_lse=1", SIZES(10, 6), PROMPTS},
      "step_f32_128_many"},
     /* Batches that are not ragged, and keys without pages. */
-    {{"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=64,kv_lens=1,is_causal=1,"
+    {{"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=64,has_kv_lens=1,is_causal=1,"
       "seq_new=dynamic",
       .sizes = "seq_q=5,seq_kv=70,seq_new=5", .kv = {70, 5, 33}},
      "step_f32_64_many"},
-    {{"batch=3,num_heads=6,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=128,dtype=bf16,kv_lens=1,seq_new=2,lse=1",
+    {{"batch=3,num_heads=6,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=128,dtype=bf16,has_kv_lens=1,seq_new=2,"
+      "has_lse=1",
       .sizes = "seq_kv=70", .kv = {70, 5, 33}},
      "step_bf16_128_few"},
-    {{"batch=2,num_heads=6,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=80,dtype=f16,is_causal=1,lse=1",
+    {{"batch=2,num_heads=6,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=80,dtype=f16,is_causal=1,has_lse=1",
       .sizes = "seq_q=9,seq_kv=40"},
      "step_f16_80_many"},
     {{"batch=2,num_heads=6,num_kv_heads=2,seq_q=3,seq_kv=50,head_dim=96,is_causal=1,causal_align=bottom_right,"
-      "window_left=20,sinks=1,kv_dtype=i8,kv_scales=token"},
+      "window_left=20,has_sinks=1,kv_dtype=i8,kv_scales=token"},
      "step_f32_i8_96_few"},
-    {{"batch=3,ragged=1,num_heads=4,num_kv_heads=2,head_dim=64,dtype=bf16,is_causal=1",
+    {{"batch=3,is_ragged=1,num_heads=4,num_kv_heads=2,head_dim=64,dtype=bf16,is_causal=1",
       .sizes = "total_q=27,total_kv=114", PROMPTS},
      "step_bf16_64_many"},
-    {{"batch=3,ragged=1,num_heads=4,num_kv_heads=2,head_dim=64,is_causal=1,kv_dtype=i8,kv_scales=token,max_seq_q=1",
+    {{"batch=3,is_ragged=1,num_heads=4,num_kv_heads=2,head_dim=64,is_causal=1,kv_dtype=i8,kv_scales=token,max_seq_q=1",
       .sizes = "total_q=2,total_kv=108", TOKENS},
      "step_f32_i8_64_few"},
-    {{"batch=3,num_heads=4,num_kv_heads=2,seq_q=3,head_dim=256,dtype=bf16,is_causal=1,page_size=64,kv_lens=1",
+    {{"batch=3,num_heads=4,num_kv_heads=2,seq_q=3,head_dim=256,dtype=bf16,is_causal=1,page_size=64,has_kv_lens=1",
       .sizes = "num_pages=5,max_pages=2", .kv = {90, 3, 21}},
      "step_bf16_256_few"},
     {{STEP "num_heads=4,num_kv_heads=1,head_dim=256,page_size=16,q_strides=0:256:1024:1", SIZES(10, 6), PROMPTS},
@@ -112,8 +116,8 @@ static const struct {
       TOKENS},
      "step_bf16_latent_576_many"},
     {{STEP "num_heads=6,num_kv_heads=1,page_size=32," LATENTS, SIZES(6, 3), PROMPTS}, "step_f32_latent_576_many"},
-    {{"batch=3,num_heads=8,num_kv_heads=1,seq_q=1,seq_kv=dynamic,dtype=bf16,kv_lens=1," LATENTS, .sizes = "seq_kv=70",
-      .kv = {70, 5, 33}},
+    {{"batch=3,num_heads=8,num_kv_heads=1,seq_q=1,seq_kv=dynamic,dtype=bf16,has_kv_lens=1," LATENTS,
+      .sizes = "seq_kv=70", .kv = {70, 5, 33}},
      "step_bf16_latent_576_few"},
     {{LISTING "num_heads=16,num_kv_heads=1,dtype=bf16,page_size=64," LATENTS,
       .sizes = "total_q=27,num_pages=4,max_pages=2,num_ids=250", PROMPTS},
@@ -121,8 +125,8 @@ static const struct {
     {{LISTING "num_heads=128,num_kv_heads=1,dtype=bf16,page_size=16,max_seq_q=1,softmax_scale=0.072," LATENTS,
       .sizes = "total_q=2,num_pages=10,max_pages=6,num_ids=300", TOKENS},
      "bf16_576_listed"},
-    {{"batch=3,kv_lens=1,num_heads=5,num_kv_heads=1,dtype=bf16,seq_q=2,seq_kv=dynamic,kv_ids=query,num_ids=250,"
-      "kv_id_lens=1," LATENTS,
+    {{"batch=3,has_kv_lens=1,num_heads=5,num_kv_heads=1,dtype=bf16,seq_q=2,seq_kv=dynamic,kv_ids=query,num_ids=250,"
+      "has_kv_id_lens=1," LATENTS,
       .sizes = "seq_kv=70", .kv = {70, 5, 33}},
      "bf16_576_listed"},
 };
@@ -242,12 +246,12 @@ static void others_get_none(void **state) {
         STEP "num_heads=4,head_dim=256,page_size=16,dtype=bf16,logits_soft_cap=2e37",
         STEP "num_heads=4,head_dim=64,page_size=16,kv_dtype=i8,kv_scales=head",
         STEP "num_heads=4,head_dim=64,page_size=16,kv_dtype=f16,dtype=bf16",
-        "batch=3,ragged=1,kv_lens=1,num_heads=4,head_dim=64,page_size=16",
+        "batch=3,is_ragged=1,has_kv_lens=1,num_heads=4,head_dim=64,page_size=16",
         STEP "num_heads=4,num_kv_heads=1,dtype=f16,page_size=16," LATENTS,
         LISTING "num_heads=4,num_kv_heads=1,dtype=bf16,page_size=8," LATENTS,
         LISTING "num_heads=4,num_kv_heads=1,dtype=bf16,page_size=16,reproducible=1," LATENTS,
         LISTING "num_heads=4,num_kv_heads=1,page_size=16," LATENTS,
-        "batch=3,ragged=1,kv_lens=1,kv_ids=query,num_heads=4,num_kv_heads=1,dtype=bf16,page_size=16," LATENTS,
+        "batch=3,is_ragged=1,has_kv_lens=1,kv_ids=query,num_heads=4,num_kv_heads=1,dtype=bf16,page_size=16," LATENTS,
     };
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) tier0_assert_none(problems[i]);
 }
@@ -299,9 +303,9 @@ static run open_run(const model *m) {
     attune_attention_desc *const d = &r.desc;
     d->num_kv_heads = KV_HEADS, d->num_heads = KV_HEADS * group, d->head_dim = dim, d->dtype = dtype;
     d->window_left = r.window;
-    if (m->has_sinks) d->extra = "sinks=1";
+    if (m->has_sinks) d->extra = "has_sinks=1";
     r.cap = m->cap;
-    if (r.cap > 0) snprintf(r.extra, sizeof r.extra, "logits_soft_cap=%g%s", r.cap, m->has_sinks ? ",sinks=1" : "");
+    if (r.cap > 0) snprintf(r.extra, sizeof r.extra, "logits_soft_cap=%g%s", r.cap, m->has_sinks ? ",has_sinks=1" : "");
     d->is_causal = 1, d->kv = ATTUNE_KV_PAGED, d->page_size = page, d->appends = 1, d->deadline_us = 0;
     const size_t tokens = BATCH * KEYS, kv = KV_HEADS * (size_t)dim, cache = (size_t)(BATCH * r.columns * page) * kv;
     r.q = numbers(tokens * kv * (size_t)group), r.out = numbers(tokens * kv * (size_t)group);

@@ -100,8 +100,8 @@ static void beside_fields(void **state) {
     assert_becomes("causal_align=top_left,window_right=5,causal_offset=2,mask_mod=\"kv - q <= 4\"", "");
     assert_becomes("causal_align=top_left,is_causal=1,causal_offset=4,mask_mod=\"q >= kv\"", "q >= kv");
     assert_becomes("is_causal=1,mask_mod=\"q + 16 >= kv\"", "");
-    assert_becomes("causal_align=top_left,alibi_slopes=1,causal_offset=3,mask_mod=\"q + 3 >= kv\"", "");
-    assert_becomes("causal_align=top_left,alibi_slopes=1,mask_mod=\"q + 3 >= kv\"", "");
+    assert_becomes("causal_align=top_left,has_alibi_slopes=1,causal_offset=3,mask_mod=\"q + 3 >= kv\"", "");
+    assert_becomes("causal_align=top_left,has_alibi_slopes=1,mask_mod=\"q + 3 >= kv\"", "");
     assert_becomes("causal_offset=9,mask_mod=\"q >= kv\"", "");
     assert_becomes("causal_align=top_left,is_causal=1,causal_offset=1000,mask_mod=\"q - kv < 0\"", "");
 }

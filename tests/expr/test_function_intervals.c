@@ -20,8 +20,8 @@ static attune_problem problem_of(const char *mask) {
     at_error err = {0};
     /* An offset that ALiBi counts from keeps the mask from becoming fields. */
     snprintf(text, sizeof text,
-             "num_heads=2,seq_q=%d,seq_kv=%d,head_dim=16,alibi_slopes=1,causal_offset=1,mask_mod=\"%s\"", QUERIES, KEYS,
-             mask);
+             "num_heads=2,seq_q=%d,seq_kv=%d,head_dim=16,has_alibi_slopes=1,causal_offset=1,mask_mod=\"%s\"", QUERIES,
+             KEYS, mask);
     assert_string_equal((mha_problem_parse(text, &p, &err), err.message), "");
     assert_string_equal((mha_canonicalize(&p, &canonical, &err), err.message), "");
     return canonical;

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #define BASE    "num_heads=4,num_kv_heads=2,seq_q=64,seq_kv=96,head_dim=32"
-#define TENSORS "tensor=\"slope:f32[h], doc:i32[b, q], wheel:f32[8], seen:bool[q, kv]\","
+#define TENSORS "tensors=\"slope:f32[h], doc:i32[b, q], wheel:f32[8], seen:bool[q, kv]\","
 
 static void assert_canonical(const char *function, const char *expected) {
     char text[2048], again[2048];
@@ -121,21 +121,22 @@ static void indices(void **state) {
 
 static void declarations(void **state) {
     (void)state;
-    assert_refused("tensor=\"x:f32\",mask_mod=\"q > 0\"", "tensor, column 6: the text ends where '[' and the dims is");
-    assert_refused("tensor=\"t:f31[h]\",mask_mod=\"q > 0\"",
-                   "tensor, column 3: 'f31[h]' stands where one of the types");
-    assert_refused("tensor=\"t:f32[0]\",mask_mod=\"q > 0\"", "tensor, column 7: '0]' stands where a dim");
-    assert_refused("tensor=\"t:f32[h, h, h, h, h]\"", "column 19: 'h]' stands where ']', as four dims are the most,");
-    assert_refused("tensor=\"t:f32[h]\",mask_mod=\"q > 0\"", "tensor 't' is declared, but no function uses");
-    assert_refused("tensor=\"kv:f32[h]\",mask_mod=\"q > 0\"", "a tensor cannot be named 'kv': that is a word of the");
-    assert_refused("tensor=\"out:f32[h]\",mask_mod=\"out[h] > 0\"", "a tensor cannot be named 'out': attention has a");
-    assert_refused("tensor=\"t:f32[h], t:i32[h]\",mask_mod=\"t[h] > 0\"", "tensor 't' is declared twice");
+    assert_refused("tensors=\"x:f32\",mask_mod=\"q > 0\"",
+                   "tensors, column 6: the text ends where '[' and the dims is");
+    assert_refused("tensors=\"t:f31[h]\",mask_mod=\"q > 0\"",
+                   "tensors, column 3: 'f31[h]' stands where one of the types");
+    assert_refused("tensors=\"t:f32[0]\",mask_mod=\"q > 0\"", "tensors, column 7: '0]' stands where a dim");
+    assert_refused("tensors=\"t:f32[h, h, h, h, h]\"", "column 19: 'h]' stands where ']', as four dims are the most,");
+    assert_refused("tensors=\"t:f32[h]\",mask_mod=\"q > 0\"", "tensor 't' is declared, but no function uses");
+    assert_refused("tensors=\"kv:f32[h]\",mask_mod=\"q > 0\"", "a tensor cannot be named 'kv': that is a word of the");
+    assert_refused("tensors=\"out:f32[h]\",mask_mod=\"out[h] > 0\"", "a tensor cannot be named 'out': attention has a");
+    assert_refused("tensors=\"t:f32[h], t:i32[h]\",mask_mod=\"t[h] > 0\"", "tensor 't' is declared twice");
 }
 
 /* A clamp within a clamp is parsed once, and not once for each of those around it: that would take hours here. */
 static void nested_clamps(void **state) {
     (void)state;
-    char text[2 * ATTUNE_FUNCTION_BYTES] = "tensor=\"t:i32[2]\",mask_mod=\"";
+    char text[2 * ATTUNE_FUNCTION_BYTES] = "tensors=\"t:i32[2]\",mask_mod=\"";
     for (int i = 0; i < 40; i++) strcat(text, "t[clamp(");
     strcat(text, "q");
     for (int i = 0; i < 40; i++) strcat(text, i % 2 ? ")]" : ", 0, 1)]");
@@ -181,7 +182,7 @@ static void expect_runs(const char *mask, int64_t queries, int64_t keys) {
     char text[512];
     at_error err = {0};
     snprintf(text, sizeof text,
-             "num_heads=2,seq_q=64,seq_kv=96,head_dim=16,tensor=\"seen:bool[h, 16, 24]\",mask_mod=\"%s\"", mask);
+             "num_heads=2,seq_q=64,seq_kv=96,head_dim=16,tensors=\"seen:bool[h, 16, 24]\",mask_mod=\"%s\"", mask);
     assert_string_equal((mha_problem_parse(text, &p, &err), err.message), "");
     assert_string_equal((mha_canonicalize(&p, &canonical, &err), err.message), "");
     assert_int_equal(mha_read_functions(&canonical, &program, &err), ATTUNE_OK);

@@ -10,13 +10,15 @@ trap 'rm -rf "$work"' EXIT
 check() { checked "$1" "${@:2}"; }
 
 sizes=num_heads=4,num_kv_heads=2,seq_q=19,head_dim=24
-check "one tile" "$sizes,seq_kv=21,weights=softmax,prob_mod=\"prob * prob + 0.01\""
-check "several tiles" --schedule=kv_tile=16,score_keys=4 "$sizes,seq_kv=150,lse=1,prob_mod=\"min(prob, 0.01) + 0.001\""
+check "one tile" "$sizes,seq_kv=21,weights_mode=softmax,prob_mod=\"prob * prob + 0.01\""
+check "several tiles" --schedule=kv_tile=16,score_keys=4 \
+    "$sizes,seq_kv=150,has_lse=1,prob_mod=\"min(prob, 0.01) + 0.001\""
 check "hidden keys" "$sizes,seq_kv=150,is_causal=1,window_left=9,mask_mod=\"kv % 3 != q % 2\",prob_mod=\"prob + 0.5\""
 check "scores of -infinity" "$sizes,seq_kv=90,score_mod=\"select(kv > q, -inf, score)\",prob_mod=\"prob + 0.125\""
-check "no score at all" "$sizes,seq_kv=90,sinks=1,score_mod=\"-inf * float(1 + h)\",prob_mod=\"prob + 0.125\""
-check "codes" "$sizes,seq_kv=150,kv_dtype=i8,kv_scales=token,attn_bias=qk,sinks=1,prob_mod=\"prob * (1 - prob)\""
-check "a tensor" "$sizes,seq_kv=40,dtype=bf16,tensor=\"on:bool[h, q, kv]\",prob_mod=\"select(on[h, q, kv], prob, 0)\""
+check "no score at all" "$sizes,seq_kv=90,has_sinks=1,score_mod=\"-inf * float(1 + h)\",prob_mod=\"prob + 0.125\""
+check "codes" \
+    "$sizes,seq_kv=150,kv_dtype=i8,kv_scales=token,attn_bias_dims=qk,has_sinks=1,prob_mod=\"prob * (1 - prob)\""
+check "a tensor" "$sizes,seq_kv=40,dtype=bf16,tensors=\"on:bool[h, q, kv]\",prob_mod=\"select(on[h, q, kv], prob, 0)\""
 check "one query" "num_heads=2,seq_q=1,seq_kv=700,head_dim=32,reproducible=1,prob_mod=\"2 * max(0, prob - 0.001)\""
 d_lanes=strategy=d_lanes,lanes=4,score_rows=4,score_keys=2,score_column_vectors=1
 d_lanes+=,value_rows=2,value_column_vectors=1,value_keys=1,kv_tile=16,kv_chunk=16

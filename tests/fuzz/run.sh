@@ -53,7 +53,7 @@ worker() { "$(dirname "$ATTUNE")/attune-codegen-worker" </dev/null || true; }
 make_kernels() {
     local isa number=0 problem target
     for problem in num_heads=1,seq_q=8,head_dim=8 \
-        num_heads=2,num_kv_heads=1,seq_q=5,seq_kv=19,head_dim=3,is_causal=1,lse=1; do
+        num_heads=2,num_kv_heads=1,seq_q=5,seq_kv=19,head_dim=3,is_causal=1,has_lse=1; do
         number=$((number + 1))
         for isa in avx2 x86-64; do
             target=$isa-$number

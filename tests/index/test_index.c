@@ -583,7 +583,7 @@ static void attend_to_the_best(void **state) {
     index_case c;
     d.is_causal = 1, d.page_size = PAGE;
     of.num_heads = HEADS, of.num_kv_heads = 1, of.head_dim = DIM, of.kv = ATTUNE_KV_PAGED, of.page_size = PAGE;
-    of.extra = "kv_ids=query,kv_id_lens=1,sinks=1";
+    of.extra = "kv_ids=query,has_kv_id_lens=1,has_sinks=1";
     open_case(&c, d, QUERIES, PAGES * PAGE);
     for (int i = 0; i < 2 * COLUMNS; i++) table[i / COLUMNS][i % COLUMNS] = (i * 7 + 3) % PAGES;
     fill(q, ATTUNE_F32, QUERIES * HEADS * DIM, 5);

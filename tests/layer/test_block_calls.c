@@ -62,7 +62,7 @@ static void test_ragged_entries_are_independent(void **state) {
     static const int32_t begin[ENTRIES + 1] = {2, 9, 9, 20};
     attune_context *context = tensors_context(NULL, 2);
     tensors all, alone;
-    tensors_open_call(&all, "batch=3,embed_dim=40,num_heads=4,ragged=1,is_causal=1,rotary_dim=10,reproducible=1",
+    tensors_open_call(&all, "batch=3,embed_dim=40,num_heads=4,is_ragged=1,is_causal=1,rotary_dim=10,reproducible=1",
                       "seq_q=11,seq_kv=11,total_q=23,rotary_positions=11", INPUT_ORDINARY, 6);
     all.arguments.rotary_batch_stride = 0;
     memcpy(tensors_find(&all, "cu_seqlens_q")->data, begin, sizeof begin);

@@ -45,9 +45,9 @@ static void open_step(decoding *d, const char *common) {
     char text[512], sizes[256], keys[64] = "";
     const bool is_ragged = d->way->is_ragged, is_paged = d->way->is_paged;
     snprintf(text, sizeof text,
-             "batch=%d,%s,is_causal=1,causal_align=bottom_right,reproducible=1,kv_lens=1,seq_q=dynamic,"
+             "batch=%d,%s,is_causal=1,causal_align=bottom_right,reproducible=1,has_kv_lens=1,seq_q=dynamic,"
              "seq_new=dynamic,seq_kv=%d%s%s",
-             BATCH, common, MOST_TOKENS, is_ragged ? ",ragged=1" : "", is_paged ? ",page_size=4" : "");
+             BATCH, common, MOST_TOKENS, is_ragged ? ",is_ragged=1" : "", is_paged ? ",page_size=4" : "");
     if (is_paged)
         snprintf(keys, sizeof keys, ",num_pages=%d,max_pages=%d", NUM_PAGES, MOST_TOKENS / PAGE);
     else if (is_ragged)
@@ -204,8 +204,8 @@ static void test_chosen_schedules(void **state) {
         "embed_dim=40,num_heads=4,num_kv_heads=2,head_dim=12,rotary_dim=12,qk_norm_eps=1e-6",
         "embed_dim=40,num_heads=4,k_dtype=f16,v_dtype=bf16,rotary_dim=4",
         "embed_dim=24,num_heads=1,v_in_k=1,head_dim_v=9",
-        "embed_dim=40,num_heads=4,rotary_dim=10,position_ids=1,sinks=1",
-        "embed_dim=128,num_heads=8,num_kv_heads=4,head_dim=64,head_dim_v=32,alibi_slopes=1,window_left=9,"
+        "embed_dim=40,num_heads=4,rotary_dim=10,has_position_ids=1,has_sinks=1",
+        "embed_dim=128,num_heads=8,num_kv_heads=4,head_dim=64,head_dim_v=32,has_alibi_slopes=1,window_left=9,"
         "global_tokens=3",
         "embed_dim=40,num_heads=2,dtype=f16,w_dtype=bf16,rotary_dim=20",
         "embed_dim=40,num_heads=2,dtype=f64,k_dtype=f32,v_dtype=f16",

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #define DOCUMENTS                                                                                                      \
-    "tensor=\"dq:i32[q], dk:i32[kv]\",mask_mod=\"dq[q] // 8 % 2 == dk[kv] // 8 % 2 & kv // 40 <= q // 20\""
+    "tensors=\"dq:i32[q], dk:i32[kv]\",mask_mod=\"dq[q] // 8 % 2 == dk[kv] // 8 % 2 & kv // 40 <= q // 20\""
 #define BY_ENTRY "mask_mod=\"(kv // 16 + h + b) % 3 == 0\""
 
 typedef struct one_call {
@@ -75,15 +75,15 @@ static void compare(attune_context *context, const char *problem, const char *si
 static void bits_are_the_same(void **state) {
     (void)state;
     attune_context *context = tensors_context(NULL, 2);
-    compare(context, "num_heads=4,num_kv_heads=2,seq_q=90,seq_kv=150,head_dim=24,lse=1," DOCUMENTS, "", true);
+    compare(context, "num_heads=4,num_kv_heads=2,seq_q=90,seq_kv=150,head_dim=24,has_lse=1," DOCUMENTS, "", true);
     compare(context, "num_heads=2,seq_q=90,seq_kv=150,head_dim=24,dtype=bf16,is_causal=1," DOCUMENTS, "", true);
     compare(context, "num_heads=2,seq_q=90,seq_kv=150,head_dim=24,dtype=f64,reproducible=1," DOCUMENTS, "", true);
-    compare(context, "num_heads=2,seq_q=90,seq_kv=150,head_dim=24,weights=softmax," DOCUMENTS, "", true);
-    compare(context, "batch=3,num_heads=4,num_kv_heads=2,seq_q=70,seq_kv=130,head_dim=16,kv_lens=1," BY_ENTRY, "",
+    compare(context, "num_heads=2,seq_q=90,seq_kv=150,head_dim=24,weights_mode=softmax," DOCUMENTS, "", true);
+    compare(context, "batch=3,num_heads=4,num_kv_heads=2,seq_q=70,seq_kv=130,head_dim=16,has_kv_lens=1," BY_ENTRY, "",
             true);
-    compare(context, "batch=3,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=16,ragged=1," BY_ENTRY,
+    compare(context, "batch=3,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=16,is_ragged=1," BY_ENTRY,
             "seq_q=60,seq_kv=120,total_q=150,total_kv=300", true);
-    compare(context, "batch=2,num_heads=2,seq_q=200,seq_kv=dynamic,head_dim=16,page_size=16,kv_lens=1," BY_ENTRY,
+    compare(context, "batch=2,num_heads=2,seq_q=200,seq_kv=dynamic,head_dim=16,page_size=16,has_kv_lens=1," BY_ENTRY,
             "seq_kv=240,num_pages=36,max_pages=16", true);
     compare(context, "num_heads=4,seq_q=1,seq_kv=300,head_dim=32," DOCUMENTS, "", false);
     compare(context, "num_heads=2,seq_q=90,seq_kv=90,head_dim=24,mask_mod=\"q >= kv\"", "", false);

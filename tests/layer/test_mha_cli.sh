@@ -111,11 +111,12 @@ for code in i8 i4,w_group=64 i4,x_planes=1; do
     expect "weights as codes: $code" 0 'the same bits' "$attune" mha num_heads=3,w_dtype=$code --x "$work/x.npy" \
         "${bert[@]}" --check
 done
-expect "a mask, and the probabilities" 0 'the same bits' "$attune" mha num_heads=3,attn_mask=qk,weights=softmax \
-    --x "$work/x.npy" --tensor attn_mask="$work/mask.npy" "${bert[@]}" --check --write weights="$work/probabilities.npy"
+expect "a mask, and the probabilities" 0 'the same bits' "$attune" mha \
+    num_heads=3,attn_mask_dims=qk,weights_mode=softmax --x "$work/x.npy" \
+    --tensor attn_mask="$work/mask.npy" "${bert[@]}" --check --write weights="$work/probabilities.npy"
 grep -aq "'shape': (3, 5, 5)" "$work/probabilities.npy"
 report $? "which are a matrix for each head"
-expect "cross-attention" 0 'cross=1,.*seq_q=5,seq_kv=7' mha --x-kv "$work/x_kv.npy" "${bert[@]}" --check -o \
+expect "cross-attention" 0 'is_cross=1,.*seq_q=5,seq_kv=7' mha --x-kv "$work/x_kv.npy" "${bert[@]}" --check -o \
     "$work/cross.npy"
 grep -q 'the same bits' "$work/stdout" && ! cmp -s "$work/out.npy" "$work/cross.npy"
 report $? "its keys are those of the other input"

@@ -197,7 +197,7 @@ static void test_who_shares_a_blob(void **state) {
         "embed_dim=24,num_heads=6,num_kv_heads=3,seq_q=1,seq_new=1,seq_kv=dynamic,is_causal=1,"
         "causal_align=bottom_right",
         "embed_dim=24,num_heads=6,num_kv_heads=3,seq_q=9,batch=3,out_dim=24,head_dim_v=4,dtype=f16,w_dtype=f32",
-        "embed_dim=24,num_heads=6,num_kv_heads=3,cross=1,seq_q=9,seq_kv=4,rotary_dim=4,reproducible=1",
+        "embed_dim=24,num_heads=6,num_kv_heads=3,is_cross=1,seq_q=9,seq_kv=4,rotary_dim=4,reproducible=1",
         "embed_dim=24,num_heads=6,num_kv_heads=3,kv_projected=1,seq_q=4,seq_kv=4",
     };
     static const char *const other[] = {

@@ -417,7 +417,7 @@ static void where_nothing_may_be_compiled(void **state) {
     assert_int_equal(counts.disk_hits, 1);
     assert_int_equal(counts.compiles + counts.compile_failures, 0);
     attune_kernel_info none;
-    assert_int_equal(try_compile(context, SMALL ",lse=1", NULL, &none), ATTUNE_NOT_CACHED);
+    assert_int_equal(try_compile(context, SMALL ",has_lse=1", NULL, &none), ATTUNE_NOT_CACHED);
     assert_non_null(strstr(attune_last_message(), "ATTUNE_STRICT: kernel "));
     attune_context_destroy(context);
     assert_int_equal(temp_dir_count(*state, "", ".attune"), 1); /* nothing was written under this class */
@@ -536,7 +536,7 @@ static void its_whole_key_is_compared(void **state) {
     assert_int_equal(access(to, F_OK), -1); /* damage, which was removed */
     make_entry(*state, OLDER, SMALL);
     assert_string_equal(stands_in(o), OLDER);
-    make_entry(base_dir, OLDER, SMALL ",lse=1");
+    make_entry(base_dir, OLDER, SMALL ",has_lse=1");
     path_of(base_dir, OLDER, to);
     assert_int_equal(rename(to, from), 0);
     assert_null(stands_in(o));
@@ -568,7 +568,7 @@ static int count_opens(int dir, const char *path, int flags, mode_t mode) {
 static void the_directory_is_not_read(void **state) {
     at_io io = *at_default_io();
     const char *order[AT_MAX_CLASSES];
-    make_entry(*state, OWN, SMALL ",lse=1");
+    make_entry(*state, OWN, SMALL ",has_lse=1");
     attune_context *context = open_strict((opening){.dir = *state, .machine = OWN, .io = &io});
     attune_kernel_info info;
     io.openat = count_opens;
@@ -598,10 +598,10 @@ static void assert_why(attune_context *context, const char *text, const char *ex
 static void why_says_what_would_stand_in(void **state) {
     make_entry(*state, FAR, SMALL);
     make_entry(*state, OLDER, SMALL);
-    make_entry(*state, FAR, SMALL ",lse=1");
+    make_entry(*state, FAR, SMALL ",has_lse=1");
     attune_context *context = open_one((opening){.dir = *state, .machine = OWN});
     assert_why(context, SMALL, OLDER);
-    assert_why(context, SMALL ",lse=1", FAR);
+    assert_why(context, SMALL ",has_lse=1", FAR);
     assert_why(context, SMALL ",is_causal=1", "none");
     compiled(context, SMALL);
     assert_why(context, SMALL, "none");
@@ -622,7 +622,7 @@ static void entries_of_other_classes_travel(void **state) {
     snprintf(path, sizeof path, "%s/out", base_dir);
     make_entry(*state, OWN, SMALL);
     make_entry(*state, OLDER, SMALL);
-    make_entry(*state, OLDER, SMALL ",lse=1");
+    make_entry(*state, OLDER, SMALL ",has_lse=1");
     attune_context *context = open_one((opening){.dir = *state, .machine = OWN});
     attune_cache_copied copied = {.struct_size = sizeof copied};
     assert_int_equal(attune_cache_visit(context, check_visited, &visited), ATTUNE_OK);

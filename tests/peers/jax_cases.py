@@ -37,10 +37,10 @@ def draw_arguments(d, s, kind):
     if "bias" in kind:
         shape = d.pick([(s.batch, s.heads), (1, s.heads)])
         tensors["attn_bias"] = arguments["bias"] = d.normal(*shape, s.queries, s.keys)
-        problem["attn_bias"] = ":".join(str(size) for size in tensors["attn_bias"].shape)
+        problem["attn_bias_dims"] = ":".join(str(size) for size in tensors["attn_bias"].shape)
     if kind == "lengths":
         tensors["kv_lens"] = arguments["key_value_seq_lengths"] = d.lengths(s.batch, s.keys)
-        problem["kv_lens"] = 1
+        problem["has_kv_lens"] = 1
     if kind == "window":
         left, right = (int(n) for n in d.rng.integers(0, s.queries + 1, 2))
         arguments["local_window_size"] = (left, right)

@@ -154,7 +154,7 @@ def draw(d, family, forced):
     if len(shape) > 1:
         problem["out_dim"] = s.out
     if t["scores"]:
-        problem["weights"] = "softmax"
+        problem["weights_mode"] = "softmax"
         expected["weights"] = keras.ops.convert_to_numpy(scores)
     words = describe(t, made, arguments, given, call)
     return make_case(d, f"keras: {family}", words, problem, files_of(*inputs, masks.tensors), weights, expected)

@@ -52,7 +52,7 @@ def files_of(query, key, value, tensors):
 def put_mask(problem, tensors, mask):
     """A mask that broadcasts to [batch, heads, queries, keys]."""
     mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
-    problem["attn_mask"] = ":".join(str(size) for size in mask.shape)
+    problem["attn_mask_dims"] = ":".join(str(size) for size in mask.shape)
     tensors["attn_mask"] = mask
 
 
@@ -61,7 +61,7 @@ def spell(d, s, source, grouped, tensors):
     sizes = {"num_heads": s.heads, "embed_dim": s.columns, "head_dim": s.dim, "seq_q": s.queries, "batch": s.batch}
     sizes |= {"num_kv_heads": s.kv_heads} if grouped else {}
     sizes |= {"head_dim_v": s.dim_v} if s.dim_v != s.dim else {}
-    sizes |= {} if source in ("self", "values") else {"cross": 1, "kv_embed_dim": s.k_columns, "seq_kv": s.keys}
+    sizes |= {} if source in ("self", "values") else {"is_cross": 1, "kv_embed_dim": s.k_columns, "seq_kv": s.keys}
     lengths = ["seq_q"] if source in ("self", "values") else ["seq_q", "seq_kv"]
     problem = d.spell(sizes, [] if tensors else lengths)
     if problem.keys() == {"num_heads"} and d.chance(0.5):

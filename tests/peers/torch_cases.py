@@ -139,7 +139,7 @@ class Masks:
         self.padding()
         for name, mask in (("attn_mask", self.keep), ("attn_bias", self.bias)):
             if mask is not None:
-                self.problem[name] = ":".join(str(size) for size in mask.shape)
+                self.problem[name + "_dims"] = ":".join(str(size) for size in mask.shape)
                 self.tensors[name] = mask
 
     def add_keep(self, mask):
@@ -189,7 +189,7 @@ class Masks:
         if kind == "right":
             lengths = d.lengths(s.batch, s.keys)
             self.arguments["key_padding_mask"] = numpy.arange(s.keys) >= lengths[:, None]
-            self.problem["kv_lens"] = 1
+            self.problem["has_kv_lens"] = 1
             self.tensors["kv_lens"] = lengths
         elif kind == "any":
             keep = d.keep((s.batch, s.keys))
@@ -303,15 +303,15 @@ def problem_of(d, t, s, masks):
     is_self = t["source"] in ("self", "values")
     sizes = {"batch": s.batch, "embed_dim": s.embed, "num_heads": s.heads, "head_dim": s.head_dim}
     sizes["seq_q"] = s.queries
-    sizes |= {} if is_self else {"cross": 1, "seq_kv": s.keys}
+    sizes |= {} if is_self else {"is_cross": 1, "seq_kv": s.keys}
     sizes |= {"kv_embed_dim": s.kdim} if t["other_widths"] and not is_self else {}
     problem = d.spell(sizes, ["seq_q"] if is_self else ["seq_q", "seq_kv"])
     problem |= masks.problem
     is_dynamic = "dynamic" in problem.values()
     for name in ("attn_mask", "attn_bias"):
-        if name in problem and (is_dynamic or d.chance(0.5)):
+        if name + "_dims" in problem and (is_dynamic or d.chance(0.5)):
             batch, heads, queries, _ = masks.tensors[name].shape
-            problem[name] = "b" * (batch > 1) + "h" * (heads > 1) + "q" * (queries == s.queries) + "k"
+            problem[name + "_dims"] = "b" * (batch > 1) + "h" * (heads > 1) + "q" * (queries == s.queries) + "k"
     if not is_dynamic and t["is_batched"] and not t["batch_first"] and d.chance(0.6):
         # As torch has them in memory: [tokens, batch, columns].
         widths = {"x": s.embed, "out": s.embed}
@@ -321,9 +321,9 @@ def problem_of(d, t, s, masks):
     if t["dtype"] == torch.float64:
         problem["dtype"] = "f64"
     if t["zero"]:
-        problem["sinks"] = 1
+        problem["has_sinks"] = 1
     if t["need_weights"]:
-        problem["weights"] = "softmax"
+        problem["weights_mode"] = "softmax"
     if t["need_weights"] == "mean":
         problem["weights_average"] = 1
     return problem

@@ -102,8 +102,8 @@ static double idle_of(attune_plan *plan, const step *s, uint32_t threads, int64_
 
 static attune_plan *plan_of(attune_context *context, int heads, int kv_heads) {
     attune_plan *plan;
-    attune_problem p = problem_parsed("num_heads=32,num_kv_heads=8,head_dim=128,dtype=bf16,is_causal=1,ragged=1,"
-                                      "kv_lens=1,page_size=16,seq_q=dynamic,seq_kv=dynamic");
+    attune_problem p = problem_parsed("num_heads=32,num_kv_heads=8,head_dim=128,dtype=bf16,is_causal=1,is_ragged=1,"
+                                      "has_kv_lens=1,page_size=16,seq_q=dynamic,seq_kv=dynamic");
     p.num_heads = heads;
     p.num_kv_heads = kv_heads;
     if (attune_plan_create(context, &p, NULL, &plan)) fail_msg("%s", attune_last_message());

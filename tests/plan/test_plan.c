@@ -57,7 +57,7 @@ static void rows_are_those_of_a_group(void **state) {
 static void calls_without_queries(void **state) {
     (void)state;
     static const char *const problems[] = {OPEN ",reproducible=1,max_seq_q=1",
-                                           OPEN ",reproducible=1,max_seq_q=1,kv_lens=1",
+                                           OPEN ",reproducible=1,max_seq_q=1,has_kv_lens=1",
                                            OPEN ",reproducible=1,max_seq_q=3", OPEN ",reproducible=1"};
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
         attune_plan *plan = plan_of(problems[i], NULL);
@@ -72,7 +72,7 @@ static void calls_without_queries(void **state) {
 /* ---- Ragged batches ---- */
 
 #define RAGGED_TEXT                                                                                                    \
-    "batch=4,num_heads=2,head_dim=16,ragged=1,reproducible=1,lse=1,is_causal=1,causal_align=bottom_right"
+    "batch=4,num_heads=2,head_dim=16,is_ragged=1,reproducible=1,has_lse=1,is_causal=1,causal_align=bottom_right"
 
 static void ragged_batches_are_cut(void **state) {
     (void)state;
@@ -101,9 +101,9 @@ static void ragged_batches_are_cut(void **state) {
 /* Tables, masks and angles of the entries move on with them. */
 static void all_of_an_entry_moves(void **state) {
     (void)state;
-    static const char served[] =
-        "batch=4,num_heads=2,head_dim=16,ragged=1,page_size=4,kv_lens=1,seq_new=dynamic,rotary_dim=8,reproducible=1";
-    static const char masked[] = "batch=4,num_heads=2,head_dim=16,ragged=1,attn_mask=bhqk,reproducible=1";
+    static const char served[] = "batch=4,num_heads=2,head_dim=16,is_ragged=1,page_size=4,has_kv_lens=1,"
+                                 "seq_new=dynamic,rotary_dim=8,reproducible=1";
+    static const char masked[] = "batch=4,num_heads=2,head_dim=16,is_ragged=1,attn_mask_dims=bhqk,reproducible=1";
     const sample calls[] = {
         {served,
          "total_q=39,num_pages=40,max_pages=6,rotary_positions=40,rotary_batch_stride=160",
@@ -122,7 +122,7 @@ static void all_of_an_entry_moves(void **state) {
 /* A short chunk has a kernel whose tiles are lower than those for many; the plan is for 8 heads on 2. */
 static void short_chunks_have_lower_tiles(void **state) {
     (void)state;
-    static const char text[] = "batch=4,num_heads=8,num_kv_heads=2,head_dim=64,ragged=1,reproducible=1";
+    static const char text[] = "batch=4,num_heads=8,num_kv_heads=2,head_dim=64,is_ragged=1,reproducible=1";
     attune_plan *plan = plan_of(text, NULL);
     const int few = (int)info_of(plan).few_rows;
     assert_in_range(few, 1, 14);
@@ -138,7 +138,7 @@ static void short_chunks_have_lower_tiles(void **state) {
 /* Whichever kernel runs: one query, few, many, and the same lengths again. */
 static void reproducible_bits_do_not_depend_on_the_kernel(void **state) {
     (void)state;
-    static const char text[] = OPEN ",reproducible=1,lse=1";
+    static const char text[] = OPEN ",reproducible=1,has_lse=1";
     attune_plan *plan = plan_of(text, NULL);
     const int rows[] = {1, few_rows_of(plan), few_rows_of(plan) + 1};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -245,7 +245,7 @@ static void a_workspace_stays_large_enough(void **state) {
     (void)state;
     const sample dense = sized(ANY, "seq_q=30,seq_kv=50");
     const sample ragged = {
-        "batch=4,num_heads=2,head_dim=16,ragged=1", "total_q=52,total_kv=140", {1, 1, 20, 30}, {35, 35, 35, 35}};
+        "batch=4,num_heads=2,head_dim=16,is_ragged=1", "total_q=52,total_kv=140", {1, 1, 20, 30}, {35, 35, 35, 35}};
     check_workspace(&dense);
     check_workspace(&ragged);
 }

@@ -79,11 +79,12 @@ static void batches_share_a_kernel(void **state) {
     (void)state;
     const attune_plan_options at_once = {
         .struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1, .deadline_us = -1};
-    static const char masked[] = "batch=2,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=16,attn_mask=bqk";
-    attune_plan *plan = plan_of("batch=3,num_heads=4,seq_q=dynamic,seq_kv=dynamic,head_dim=16,attn_mask=bqk", &at_once);
+    static const char masked[] = "batch=2,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=16,attn_mask_dims=bqk";
+    attune_plan *plan =
+        plan_of("batch=3,num_heads=4,seq_q=dynamic,seq_kv=dynamic,head_dim=16,attn_mask_dims=bqk", &at_once);
     const sample call = sized(masked, "seq_q=20,seq_kv=33");
     assert_runs_as(plan, &call, masked);
-    assert_runs_as(plan, &call, "batch=2,num_heads=2,seq_q=20,seq_kv=33,head_dim=16,attn_mask=bqk");
+    assert_runs_as(plan, &call, "batch=2,num_heads=2,seq_q=20,seq_kv=33,head_dim=16,attn_mask_dims=bqk");
     assert_history(plan, "kernels 0 1 1, calls 0 1 1");
     attune_plan_destroy(plan);
 }
@@ -91,7 +92,7 @@ static void batches_share_a_kernel(void **state) {
 /* The kernel that a call of one entry and one head brought serves calls of more, which have a mask each. */
 static void one_entry_is_not_all(void **state) {
     (void)state;
-    static const char *const fields[] = {"attn_mask", "attn_bias"};
+    static const char *const fields[] = {"attn_mask_dims", "attn_bias_dims"};
     const attune_plan_options at_once = {
         .struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1, .deadline_us = -1};
     for (int i = 0; i < 2; i++) {
@@ -142,12 +143,12 @@ static void masks_of_blocks(void **state) {
     (void)state;
     const attune_plan_options at_once = {
         .struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1, .deadline_us = -1};
-    attune_plan *plan = plan_of("batch=5,attn_mask=bqk," BLOCK_OPEN, &at_once);
+    attune_plan *plan = plan_of("batch=5,attn_mask_dims=bqk," BLOCK_OPEN, &at_once);
     const int few = few_rows_of(plan) < 6 ? few_rows_of(plan) : 6;
     for (int i = 0; i < 6; i++) {
         char problem[128], sizes[32];
         snprintf(sizes, sizeof sizes, "seq_q=%d", i < 3 ? few : 40);
-        snprintf(problem, sizeof problem, "batch=%d,attn_mask=bqk,%s", 1 + i % 3, BLOCK_OPEN);
+        snprintf(problem, sizeof problem, "batch=%d,attn_mask_dims=bqk,%s", 1 + i % 3, BLOCK_OPEN);
         const sample call = sized(problem, sizes);
         for (int again = 0; again < 2; again++) assert_runs_as(plan, &call, problem);
     }
@@ -158,7 +159,7 @@ static void masks_of_blocks(void **state) {
 
 /* ---- Calls of the same lengths ---- */
 
-#define MASKED_REST "head_dim=16,attn_mask=bqk,lse=1,reproducible=1"
+#define MASKED_REST "head_dim=16,attn_mask_dims=bqk,has_lse=1,reproducible=1"
 
 /* A kernel remembers the sizes and strides of the call that brought it. Calls with others are not taken for that one,
  * and the one that brought it comes back between them. */
@@ -264,10 +265,11 @@ static void an_odd_workspace(sample_call *c) {
 /* A plan with such a kernel refuses them with the sentence of a plan without it. */
 static void refusals_stay_the_same(void **state) {
     (void)state;
-    static const char text[] = "batch=2,num_heads=4,num_kv_heads=2,head_dim=16,seq_q=dynamic,seq_kv=dynamic,kv_lens=1,"
-                               "attn_mask=bqk,rotary_dim=8,is_causal=1,softmax_scale=dynamic";
-    static const char fixed[] = "batch=2,num_heads=4,num_kv_heads=2,head_dim=16,seq_q=20,seq_kv=33,kv_lens=1,"
-                                "attn_mask=bqk,rotary_dim=8,is_causal=1,softmax_scale=dynamic";
+    static const char text[] =
+        "batch=2,num_heads=4,num_kv_heads=2,head_dim=16,seq_q=dynamic,seq_kv=dynamic,has_kv_lens=1,"
+        "attn_mask_dims=bqk,rotary_dim=8,is_causal=1,softmax_scale=dynamic";
+    static const char fixed[] = "batch=2,num_heads=4,num_kv_heads=2,head_dim=16,seq_q=20,seq_kv=33,has_kv_lens=1,"
+                                "attn_mask_dims=bqk,rotary_dim=8,is_causal=1,softmax_scale=dynamic";
     static const struct {
         breaker *breaks;
         const char *part;

@@ -226,10 +226,10 @@ static void test_flops_of_other_ops(void **state) {
         double flops;
     } cases[] = {
         {"op=weights,batch=2,num_heads=3,seq_q=5,seq_kv=7,head_dim=4", 2.0 * 4 * 2 * 3 * 5 * 7},
-        {"op=weights,num_heads=3,seq_q=5,seq_kv=7,head_dim=4,row_ids=1,num_rows=2", 2.0 * 4 * 3 * 2 * 7},
+        {"op=weights,num_heads=3,seq_q=5,seq_kv=7,head_dim=4,has_row_ids=1,num_rows=2", 2.0 * 4 * 3 * 2 * 7},
         {"op=rotary,batch=2,num_heads=3,seq_q=5,head_dim=8,rotary_dim=4", 3.0 * 4 * 2 * 3 * 5},
         {"op=merge,batch=2,num_heads=3,seq_q=5,head_dim=8,num_parts=6", 2.0 * 6 * 8 * 2 * 3 * 5},
-        {"ragged=1,batch=3,num_heads=2,head_dim=4", 0},
+        {"is_ragged=1,batch=3,num_heads=2,head_dim=4", 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const attune_problem p = problem_canonical(cases[i].text);
@@ -255,28 +255,29 @@ static void test_normal_forms(void **state) {
         {"seq_q=5,seq_kv=dynamic,is_causal=1,causal_align=top_left",
          "num_heads=1,seq_q=5,seq_kv=dynamic,head_dim=4,is_causal=1,causal_align=top_left"},
         {"seq_q=5,seq_kv=9,causal_align=top_left", "num_heads=1,seq_q=5,seq_kv=9,head_dim=4"},
-        {"seq_q=5,seq_kv=9,causal_offset=3,causal_offsets=1", "num_heads=1,seq_q=5,seq_kv=9,head_dim=4"},
+        {"seq_q=5,seq_kv=9,causal_offset=3,has_causal_offsets=1", "num_heads=1,seq_q=5,seq_kv=9,head_dim=4"},
         /* The offset of the default alignment would be out of range. */
         {"seq_q=5,seq_kv=3,window_left=1,causal_align=top_left,causal_offset=2147483647",
          "num_heads=1,seq_q=5,seq_kv=3,head_dim=4,causal_align=top_left,causal_offset=2147483647,window_left=1"},
         /* The one query of a decode step sees all there is. */
         {"seq_q=1,seq_kv=9,is_causal=1", "num_heads=1,seq_q=1,seq_kv=9,head_dim=4"},
-        {"seq_q=1,seq_kv=9,kv_lens=1,is_causal=1", "num_heads=1,seq_q=1,seq_kv=9,head_dim=4,kv_lens=1"},
-        {"seq_q=2,seq_kv=9,kv_lens=1,is_causal=1", "num_heads=1,seq_q=2,seq_kv=9,head_dim=4,is_causal=1,kv_lens=1"},
-        {"seq_q=2,seq_kv=9,kv_lens=1,is_causal=1,causal_align=top_left",
-         "num_heads=1,seq_q=2,seq_kv=9,head_dim=4,is_causal=1,causal_align=top_left,kv_lens=1"},
+        {"seq_q=1,seq_kv=9,has_kv_lens=1,is_causal=1", "num_heads=1,seq_q=1,seq_kv=9,head_dim=4,has_kv_lens=1"},
+        {"seq_q=2,seq_kv=9,has_kv_lens=1,is_causal=1",
+         "num_heads=1,seq_q=2,seq_kv=9,head_dim=4,is_causal=1,has_kv_lens=1"},
+        {"seq_q=2,seq_kv=9,has_kv_lens=1,is_causal=1,causal_align=top_left",
+         "num_heads=1,seq_q=2,seq_kv=9,head_dim=4,is_causal=1,causal_align=top_left,has_kv_lens=1"},
         {"seq_q=5,seq_kv=9,window_left=8,window_right=4", "num_heads=1,seq_q=5,seq_kv=9,head_dim=4"},
         {"seq_q=5,seq_kv=9,window_left=7,window_right=3,global_tokens=2",
          "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,window_left=7,window_right=3,global_tokens=2"},
         {"seq_q=5,seq_kv=9,window_left=1,global_tokens=9", "num_heads=1,seq_q=5,seq_kv=9,head_dim=4"},
         {"seq_q=5,seq_kv=9,is_causal=1,window_left=1,window_right=0",
          "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,is_causal=1,window_left=1"},
-        {"seq_q=5,seq_kv=9,causal_offset=3,alibi_slopes=1",
-         "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,causal_offset=3,alibi_slopes=1"},
+        {"seq_q=5,seq_kv=9,causal_offset=3,has_alibi_slopes=1",
+         "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,causal_offset=3,has_alibi_slopes=1"},
         {"seq_q=9,causal_offset=3,rotary_dim=2",
          "num_heads=1,seq_q=9,seq_kv=9,head_dim=4,causal_offset=3,rotary_dim=2"},
-        {"seq_q=9,causal_offset=3,rotary_dim=2,position_ids=1",
-         "num_heads=1,seq_q=9,seq_kv=9,head_dim=4,rotary_dim=2,position_ids=1"},
+        {"seq_q=9,causal_offset=3,rotary_dim=2,has_position_ids=1",
+         "num_heads=1,seq_q=9,seq_kv=9,head_dim=4,rotary_dim=2,has_position_ids=1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char full[256], text[512];
@@ -291,12 +292,12 @@ static void test_normal_forms(void **state) {
 static void test_decoding_needs_no_alignment(void **state) {
     (void)state;
     static const char *const steps[] = {
-        "seq_q=1,seq_kv=64,seq_new=1,kv_lens=1,head_dim=8,rotary_dim=8",
-        "seq_q=1,seq_kv=64,seq_new=1,kv_lens=1,head_dim=8,window_left=3",
-        "seq_q=1,seq_kv=dynamic,page_size=16,kv_lens=1,head_dim=8,alibi_slopes=1",
+        "seq_q=1,seq_kv=64,seq_new=1,has_kv_lens=1,head_dim=8,rotary_dim=8",
+        "seq_q=1,seq_kv=64,seq_new=1,has_kv_lens=1,head_dim=8,window_left=3",
+        "seq_q=1,seq_kv=dynamic,page_size=16,has_kv_lens=1,head_dim=8,has_alibi_slopes=1",
         "seq_q=2,seq_kv=64,head_dim=8,is_causal=1,window_left=9",
-        "ragged=1,batch=3,seq_new=dynamic,kv_lens=1,page_size=16,head_dim=8,is_causal=1",
-        "embed_dim=8,seq_q=1,seq_kv=64,seq_new=1,kv_lens=1,rotary_dim=8,window_left=3",
+        "is_ragged=1,batch=3,seq_new=dynamic,has_kv_lens=1,page_size=16,head_dim=8,is_causal=1",
+        "embed_dim=8,seq_q=1,seq_kv=64,seq_new=1,has_kv_lens=1,rotary_dim=8,window_left=3",
     };
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         char text[256];

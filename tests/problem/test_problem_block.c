@@ -16,14 +16,14 @@ static void test_text_round_trip(void **state) {
         "embed_dim=768,num_heads=12,seq_q=512,seq_kv=512,head_dim=64",
         "batch=2,embed_dim=10,kv_embed_dim=6,v_embed_dim=3,out_dim=7,num_heads=4,num_kv_heads=2,seq_q=5,seq_kv=9,"
         "head_dim=3,head_dim_v=11,w_dtype=bf16,x_strides=90:9:1,x_kv_strides=110:11:1,x_v_strides=99:7:2",
-        "embed_dim=8,cross=1,num_heads=2,seq_q=5,seq_kv=9,head_dim=4,dtype=f16",
+        "embed_dim=8,is_cross=1,num_heads=2,seq_q=5,seq_kv=9,head_dim=4,dtype=f16",
         "embed_dim=8,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=4,k_dtype=f16,max_seq_kv=64,seq_new=dynamic",
-        "embed_dim=8,num_heads=2,seq_q=1,seq_kv=9,head_dim=4,kv_projected=1,rotary_dim=4,position_ids=1",
+        "embed_dim=8,num_heads=2,seq_q=1,seq_kv=9,head_dim=4,kv_projected=1,rotary_dim=4,has_position_ids=1",
         "embed_dim=8,num_heads=2,seq_q=5,seq_kv=5,head_dim=4,head_dim_v=2,v_in_k=1,no_out_projection=1,"
         "out_strides=100:2:20:1",
         "embed_dim=8,num_heads=2,seq_q=5,seq_kv=5,head_dim=4,low_rank=3,low_rank_heads=1,low_rank_shared=1,"
         "out_strides=80:16:2",
-        "embed_dim=8,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=4,ragged=1,max_seq_q=9,reproducible=1",
+        "embed_dim=8,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=4,is_ragged=1,max_seq_q=9,reproducible=1",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const attune_problem problem = problem_parsed(texts[i]);
@@ -46,7 +46,7 @@ static void test_text_of_what_is_refused(void **state) {
 static void test_text_refused(void **state) {
     (void)state;
     static const refusal cases[] = {
-        {"cross=2", "cross is '2'; it must be 0 or 1"},
+        {"is_cross=2", "is_cross is '2'; it must be 0 or 1"},
         {"was_cross=1", "'was_cross' is not a field of a problem"},
         {"embed_dim=dynamic", "embed_dim is 'dynamic', which is not an integer"},
         {"low_rank_heads=", "low_rank_heads is ''; it must be 0 or 1"},
@@ -110,16 +110,16 @@ static void test_contradictions(void **state) {
         {"embed_dim=8,seq_q=4,seq_kv=9,seq_new=dynamic", "seq_new is dynamic, but without is_cross the new keys"},
         {"embed_dim=8,seq_q=4,seq_new=4,kv_projected=1",
          "seq_new is 4, but with kv_projected all keys are in k already"},
-        {"embed_dim=8,seq_q=4,page_size=16,kv_lens=1", "page_size is 16, but pages are of caches"},
+        {"embed_dim=8,seq_q=4,page_size=16,has_kv_lens=1", "page_size is 16, but pages are of caches"},
         {"embed_dim=8,kv_embed_dim=6,seq_q=4,seq_kv=9,page_size=16", "and the block has none without seq_new or"},
         {"embed_dim=8,seq_q=4,v_in_k=1,v_embed_dim=5", "v_in_k takes v from k, but v_embed_dim is 5"},
         {"embed_dim=8,num_heads=2,seq_q=4,no_out_projection=1,out_dim=7",
          "out_dim is 7, but with no_out_projection the output has num_heads * head_dim_v = 8 columns"},
         {"embed_dim=8,seq_q=4,w_dtype=f64,softmax_precision=f32", "softmax_precision is f32, but w_dtype is f64"},
-        {"embed_dim=8,seq_q=4,row_ids=1,num_rows=2,weights=softmax", "they need op=weights"},
-        {"embed_dim=8,kv_embed_dim=6,seq_q=4,seq_kv=5,rotary_dim=4,position_ids=1",
+        {"embed_dim=8,seq_q=4,has_row_ids=1,num_rows=2,weights_mode=softmax", "they need op=weights"},
+        {"embed_dim=8,kv_embed_dim=6,seq_q=4,seq_kv=5,rotary_dim=4,has_position_ids=1",
          "of all keys alike, but seq_q is 4 and seq_kv 5"},
-        {"embed_dim=8,ragged=1,weights=softmax", "weights are for batches of equal lengths"},
+        {"embed_dim=8,is_ragged=1,weights_mode=softmax", "weights are for batches of equal lengths"},
         {"embed_dim=8,seq_q=9,max_seq_kv=8", "seq_kv is 9, more than max_seq_kv = 8"},
     };
     assert_problems_refused(cases, sizeof cases / sizeof *cases);
@@ -132,16 +132,16 @@ static void test_low_rank_refused(void **state) {
          "low_rank is 2, and such keys are mixtures that have no order: is_causal cannot be 1"},
         {"embed_dim=8,seq_q=4,low_rank=2,window_left=3", "window_left cannot be 3"},
         {"embed_dim=8,seq_q=4,low_rank=2,window_right=0", "window_right cannot be 0"},
-        {"embed_dim=8,seq_q=4,low_rank=2,alibi_slopes=1", "has_alibi_slopes cannot be 1"},
-        {"embed_dim=8,seq_q=4,low_rank=2,kv_lens=1", "has_kv_lens cannot be 1"},
-        {"embed_dim=8,low_rank=2,ragged=1", "is_ragged cannot be 1"},
+        {"embed_dim=8,seq_q=4,low_rank=2,has_alibi_slopes=1", "has_alibi_slopes cannot be 1"},
+        {"embed_dim=8,seq_q=4,low_rank=2,has_kv_lens=1", "has_kv_lens cannot be 1"},
+        {"embed_dim=8,low_rank=2,is_ragged=1", "is_ragged cannot be 1"},
         {"embed_dim=8,seq_q=4,low_rank=2,rotary_dim=4", "rotary_dim cannot be 4"},
         {"embed_dim=8,seq_q=4,low_rank=2,qk_norm_eps=1e-6", "keys that are mixtures are not normalised"},
         {"embed_dim=8,seq_q=4,low_rank=2,qk_hadamard=1", "keys that are mixtures are not rotated"},
         {"embed_dim=8,seq_q=4,low_rank=2,seq_new=4", "seq_new cannot be 4"},
         {"embed_dim=8,seq_q=4,low_rank=2,kv_projected=1", "kv_projected cannot be 1"},
-        {"embed_dim=8,seq_q=4,low_rank=2,attn_mask=qk", "there can be no attn_mask"},
-        {"embed_dim=8,seq_q=4,low_rank=2,attn_bias=qk", "there can be no attn_bias"},
+        {"embed_dim=8,seq_q=4,low_rank=2,attn_mask_dims=qk", "attn_mask_dims cannot be set"},
+        {"embed_dim=8,seq_q=4,low_rank=2,attn_bias_dims=qk", "attn_bias_dims cannot be set"},
         {"embed_dim=8,seq_q=dynamic,low_rank=2", "low_rank is 2, but seq_kv is dynamic: keys_low has a column"},
         {"embed_dim=8,seq_q=4,low_rank=2,v_in_k=1", "low_rank is 2 and v_in_k is 1"},
     };
@@ -196,7 +196,7 @@ static void test_same_problem(void **state) {
     static const char *const pairs[][2] = {
         {"embed_dim=8,num_heads=2,seq_q=4",
          "op=mha,embed_dim=8,kv_embed_dim=8,out_dim=8,num_heads=2,head_dim=4,seq_q=4,seq_kv=4,dtype=f32,w_dtype=f32"},
-        {"embed_dim=8,kv_embed_dim=6,seq_q=4,seq_kv=5", "embed_dim=8,kv_embed_dim=6,cross=1,seq_q=4,seq_kv=5"},
+        {"embed_dim=8,kv_embed_dim=6,seq_q=4,seq_kv=5", "embed_dim=8,kv_embed_dim=6,is_cross=1,seq_q=4,seq_kv=5"},
         /* Strides of tensors that are not there. */
         {"embed_dim=8,seq_q=4", "embed_dim=8,seq_q=4,q_strides=9:9:9:1,k_strides=9:9:9:1,v_strides=9:9:9:1,"
                                 "k_new_strides=9:9:9:1,v_new_strides=9:9:9:1,x_kv_strides=9:9:1,x_v_strides=9:9:1"},
@@ -204,18 +204,18 @@ static void test_same_problem(void **state) {
          "embed_dim=8,seq_q=4,seq_kv=9,seq_new=4,q_strides=9:9:9:1,k_new_strides=9:9:9:1,v_new_strides=9:9:9:1"},
         /* Given keys need no projections. */
         {"embed_dim=8,seq_q=4,seq_kv=9,kv_projected=1",
-         "embed_dim=8,seq_q=4,seq_kv=9,kv_projected=1,cross=1,kv_embed_dim=5,v_embed_dim=3,x_kv_strides=9:9:1"},
+         "embed_dim=8,seq_q=4,seq_kv=9,kv_projected=1,is_cross=1,kv_embed_dim=5,v_embed_dim=3,x_kv_strides=9:9:1"},
         /* Keys and values outside a cache have no type of their own, except with reproducible. */
         {"embed_dim=8,seq_q=4", "embed_dim=8,seq_q=4,k_dtype=f16,v_dtype=f64"},
         {"embed_dim=8,seq_q=4,no_out_projection=1", "embed_dim=8,seq_q=4,no_out_projection=1,out_dim=8"},
         /* Keys that are those of x are as many as its rows, and have their bounds. */
         {"embed_dim=8,seq_q=dynamic,max_seq_q=9", "embed_dim=8,seq_q=dynamic,seq_kv=dynamic,max_seq_kv=9"},
         {"embed_dim=8,seq_q=dynamic,max_seq_q=9,max_seq_kv=7", "embed_dim=8,seq_q=dynamic,max_seq_kv=7"},
-        {"embed_dim=8,ragged=1,seq_q=9,seq_kv=7", "embed_dim=8,ragged=1,max_seq_q=7"},
-        {"embed_dim=8,ragged=1,seq_new=1", "embed_dim=8,ragged=1,seq_new=dynamic"},
+        {"embed_dim=8,is_ragged=1,seq_q=9,seq_kv=7", "embed_dim=8,is_ragged=1,max_seq_q=7"},
+        {"embed_dim=8,is_ragged=1,seq_new=1", "embed_dim=8,is_ragged=1,seq_new=dynamic"},
         {"embed_dim=8,seq_q=dynamic,is_causal=1", "embed_dim=8,seq_q=dynamic,is_causal=1,causal_align=top_left"},
-        {"embed_dim=8,ragged=1,is_causal=1", "embed_dim=8,ragged=1,is_causal=1,causal_align=top_left"},
-        {"embed_dim=8,seq_q=4,attn_mask=qk", "embed_dim=8,seq_q=4,attn_mask=4:4"},
+        {"embed_dim=8,is_ragged=1,is_causal=1", "embed_dim=8,is_ragged=1,is_causal=1,causal_align=top_left"},
+        {"embed_dim=8,seq_q=4,attn_mask_dims=qk", "embed_dim=8,seq_q=4,attn_mask_dims=4:4"},
         {"embed_dim=8,seq_q=4,low_rank=2", "embed_dim=8,seq_q=4,low_rank=2,global_tokens=3,causal_offset=5"},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
@@ -234,9 +234,9 @@ static void test_other_problem(void **state) {
     static const char *const pairs[][2] = {
         {"embed_dim=8,seq_q=4,reproducible=1", "embed_dim=8,seq_q=4,reproducible=1,k_dtype=f16"},
         {"embed_dim=8,seq_q=4,seq_new=4,seq_kv=9", "embed_dim=8,seq_q=4,seq_new=4,seq_kv=9,v_dtype=f16"},
-        {"embed_dim=8,seq_q=4,kv_lens=1,is_causal=1",
-         "embed_dim=8,seq_q=4,kv_lens=1,is_causal=1,causal_align=top_left"},
-        {"embed_dim=8,seq_q=4", "embed_dim=8,seq_q=4,cross=1"},
+        {"embed_dim=8,seq_q=4,has_kv_lens=1,is_causal=1",
+         "embed_dim=8,seq_q=4,has_kv_lens=1,is_causal=1,causal_align=top_left"},
+        {"embed_dim=8,seq_q=4", "embed_dim=8,seq_q=4,is_cross=1"},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         const attune_problem a = problem_canonical(pairs[i][0]), b = problem_canonical(pairs[i][1]);
@@ -255,7 +255,7 @@ static void test_key(void **state) {
         "embed_dim=8,seq_q=4,num_heads=2,head_dim=8",
         "embed_dim=8,seq_q=4,num_heads=4,head_dim=8",
         "embed_dim=8,seq_q=4,num_heads=4,num_kv_heads=2,head_dim=8",
-        "embed_dim=8,seq_q=4,cross=1",
+        "embed_dim=8,seq_q=4,is_cross=1",
         "embed_dim=8,seq_q=4,kv_embed_dim=6",
         "embed_dim=8,seq_q=4,v_embed_dim=6",
         "embed_dim=8,seq_q=4,v_embed_dim=8",
@@ -270,7 +270,7 @@ static void test_key(void **state) {
         "embed_dim=8,seq_q=4,w_dtype=bf16",
         "embed_dim=8,seq_q=4,x_strides=0:16:2",
         "embed_dim=8,seq_q=4,out_strides=0:16:2",
-        "embed_dim=8,seq_q=4,cross=1,x_kv_strides=0:16:2",
+        "embed_dim=8,seq_q=4,is_cross=1,x_kv_strides=0:16:2",
         "embed_dim=8,seq_q=4,v_embed_dim=6,x_v_strides=0:16:2",
     };
     enum { COUNT = sizeof texts / sizeof *texts };
@@ -304,7 +304,7 @@ static void test_flops(void **state) {
         {"embed_dim=8,seq_q=3,seq_kv=7,kv_projected=1", 2.0 * 3 * (8 * 8 + 8 * 8) + 2.0 * 16 * 3 * 7},
         {"embed_dim=8,num_heads=2,seq_q=6,low_rank=2", 2.0 * 6 * 4 * 8 * 8 + 2.0 * 2 * 6 * 16 + 2.0 * 2 * 8 * 6 * 2},
         {"embed_dim=8,seq_q=dynamic", 0},
-        {"embed_dim=8,ragged=1,batch=3", 0},
+        {"embed_dim=8,is_ragged=1,batch=3", 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const attune_problem p = problem_canonical(cases[i].text);

@@ -89,10 +89,10 @@ static void test_columns_agree(void **state) {
 /* A problem of each operator, by attune_op. */
 static const char *const of_op[ATTUNE_OP_COUNT] = {
     [ATTUNE_ATTENTION] = "num_heads=2,seq_q=4,head_dim=8,rotary_dim=4",
-    [ATTUNE_WEIGHTS] = "op=weights,num_heads=2,seq_q=4,head_dim=8,row_ids=1,num_rows=2,attn_bias=k",
+    [ATTUNE_WEIGHTS] = "op=weights,num_heads=2,seq_q=4,head_dim=8,has_row_ids=1,num_rows=2,attn_bias_dims=k",
     [ATTUNE_ROTARY] = "op=rotary,num_heads=2,seq_q=4,head_dim=8,rotary_dim=4",
     [ATTUNE_MERGE] = "op=merge,num_heads=2,seq_q=4,head_dim=8,num_parts=3",
-    [ATTUNE_MHA] = "embed_dim=8,num_heads=2,seq_q=4,head_dim=4,low_rank=3,weights=softmax"};
+    [ATTUNE_MHA] = "embed_dim=8,num_heads=2,seq_q=4,head_dim=4,low_rank=3,weights_mode=softmax"};
 
 static attune_problem problem_of_op(int op) {
     attune_problem p = problem_parsed(of_op[op]);
@@ -118,8 +118,8 @@ static void assert_refused(const attune_problem *p, const mha_field *field, doub
     assert_int_equal(mha_canonicalize(&changed, &canonical, &err), ATTUNE_INVALID_PROBLEM);
     /* Merging has one width. */
     const char *const name =
-        changed.op == ATTUNE_MERGE && field == &mha_fields[MHA_ID_head_dim_v] ? "head_dim" : field->member;
-    if (strncmp(err.message, name, strlen(name)) != 0) fail_msg("%s = %g: %s", field->member, value, err.message);
+        changed.op == ATTUNE_MERGE && field == &mha_fields[MHA_ID_head_dim_v] ? "head_dim" : field->name;
+    if (strncmp(err.message, name, strlen(name)) != 0) fail_msg("%s = %g: %s", field->name, value, err.message);
 }
 
 /* Values that no field of the kind can have are refused by name, for each operator for which the field counts. */
@@ -173,12 +173,12 @@ static void test_fields_of_other_operators(void **state) {
             const bool is_refused = field->kind != MHA_FIELD_STRIDES && (is_of_block || mha_attends(&p));
             if (!decides && is_refused) {
                 assert_int_equal(status, ATTUNE_INVALID_PROBLEM);
-                if (strncmp(err.message, field->member, strlen(field->member)) != 0)
-                    fail_msg("%s: %s", field->member, err.message);
+                if (strncmp(err.message, field->name, strlen(field->name)) != 0)
+                    fail_msg("%s: %s", field->name, err.message);
                 continue;
             }
             if (!decides && (status || memcmp(&canonical, &plain, sizeof plain) != 0))
-                fail_msg("op %d is another problem with %s", op, field->member);
+                fail_msg("op %d is another problem with %s", op, field->name);
             if (decides && op != ATTUNE_ATTENTION) assert_int_equal(status, ATTUNE_INVALID_PROBLEM);
         }
     }
@@ -200,8 +200,7 @@ static void test_parts_without_their_feature(void **state) {
         at_error err = {0};
         set(&changed, field, field->kind == MHA_FIELD_WORD ? 2 : 1);
         assert_int_equal(mha_canonicalize(&changed, &canonical, &err), ATTUNE_INVALID_PROBLEM);
-        if (strncmp(err.message, field->member, strlen(field->member)) != 0)
-            fail_msg("%s: %s", field->member, err.message);
+        if (strncmp(err.message, field->name, strlen(field->name)) != 0) fail_msg("%s: %s", field->name, err.message);
     }
     assert_true(parts >= 7);
 }

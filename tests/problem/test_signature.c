@@ -25,28 +25,32 @@ static ir_kernel *declare(at_arena *arena, const attune_problem *p, mha_params *
 
 static const char *const problems[] = {
     "seq_q=5,head_dim=4",
-    "batch=2,num_heads=6,num_kv_heads=2,seq_q=5,seq_kv=7,head_dim=4,head_dim_v=3,lse=1,attn_mask=bqk,attn_bias=k",
-    "seq_q=dynamic,seq_kv=dynamic,max_seq_q=9,max_seq_kv=8,head_dim=4,short_masks=1,attn_mask=dynamic:dynamic,"
-    "attn_bias=3",
-    "ragged=1,batch=3,num_heads=2,head_dim=4,lse=1,seq_new=dynamic,rotary_dim=4,position_ids=1,attn_mask=qk",
-    "ragged=1,head_dim=4,page_size=16,seq_new=1,v_in_k=1,head_dim_v=2,sinks=1,alibi_slopes=1,attn_bias=hqk",
-    "seq_q=dynamic,seq_kv=100,head_dim=4,page_size=16,kv_lens=1,seq_new=dynamic,is_causal=1,causal_offsets=1",
-    "seq_q=3,seq_kv=9,head_dim=8,dtype=f16,bias_dtype=f64,attn_bias=qk,lse=1,weights=softmax,weights_average=1",
-    "op=weights,seq_q=3,seq_kv=9,head_dim=8,row_ids=1,num_rows=dynamic,rotary_dim=4,rotary_interleaved=1",
-    "op=weights,seq_q=3,seq_kv=9,head_dim=8,weights=scaled",
-    "op=rotary,batch=2,num_heads=3,seq_q=dynamic,head_dim=8,rotary_dim=4,position_ids=1",
+    "batch=2,num_heads=6,num_kv_heads=2,seq_q=5,seq_kv=7,head_dim=4,head_dim_v=3,has_lse=1,attn_mask_dims=bqk,"
+    "attn_bias_dims=k",
+    "seq_q=dynamic,seq_kv=dynamic,max_seq_q=9,max_seq_kv=8,head_dim=4,short_masks=1,attn_mask_dims=dynamic:dynamic,"
+    "attn_bias_dims=3",
+    "is_ragged=1,batch=3,num_heads=2,head_dim=4,has_lse=1,seq_new=dynamic,rotary_dim=4,has_position_ids=1,"
+    "attn_mask_dims=qk",
+    "is_ragged=1,head_dim=4,page_size=16,seq_new=1,v_in_k=1,head_dim_v=2,has_sinks=1,has_alibi_slopes=1,"
+    "attn_bias_dims=hqk",
+    "seq_q=dynamic,seq_kv=100,head_dim=4,page_size=16,has_kv_lens=1,seq_new=dynamic,is_causal=1,has_causal_offsets=1",
+    "seq_q=3,seq_kv=9,head_dim=8,dtype=f16,bias_dtype=f64,attn_bias_dims=qk,has_lse=1,weights_mode=softmax,"
+    "weights_average=1",
+    "op=weights,seq_q=3,seq_kv=9,head_dim=8,has_row_ids=1,num_rows=dynamic,rotary_dim=4,rotary_interleaved=1",
+    "op=weights,seq_q=3,seq_kv=9,head_dim=8,weights_mode=scaled",
+    "op=rotary,batch=2,num_heads=3,seq_q=dynamic,head_dim=8,rotary_dim=4,has_position_ids=1",
     "seq_q=3,seq_kv=9,head_dim=8,seq_new=3,qk_norm_eps=1e-6",
-    "op=merge,batch=2,num_heads=3,seq_q=5,head_dim=8,num_parts=4,lse=1",
-    "batch=2,embed_dim=12,num_heads=6,num_kv_heads=2,seq_q=5,lse=1,attn_mask=bqk,w_dtype=bf16",
+    "op=merge,batch=2,num_heads=3,seq_q=5,head_dim=8,num_parts=4,has_lse=1",
+    "batch=2,embed_dim=12,num_heads=6,num_kv_heads=2,seq_q=5,has_lse=1,attn_mask_dims=bqk,w_dtype=bf16",
     "batch=2,embed_dim=12,kv_embed_dim=7,v_embed_dim=5,out_dim=9,num_heads=3,seq_q=dynamic,seq_kv=dynamic,dtype=f16",
-    "embed_dim=12,num_heads=3,seq_q=dynamic,max_seq_kv=9,attn_bias=qk,weights=softmax,is_causal=1",
-    "embed_dim=12,num_heads=3,seq_q=dynamic,seq_kv=9,seq_new=dynamic,kv_lens=1,x_strides=0:24:2",
+    "embed_dim=12,num_heads=3,seq_q=dynamic,max_seq_kv=9,attn_bias_dims=qk,weights_mode=softmax,is_causal=1",
+    "embed_dim=12,num_heads=3,seq_q=dynamic,seq_kv=9,seq_new=dynamic,has_kv_lens=1,x_strides=0:24:2",
     "embed_dim=12,kv_embed_dim=7,num_heads=3,seq_q=1,seq_kv=9,seq_new=dynamic",
-    "ragged=1,batch=3,embed_dim=12,v_embed_dim=5,num_heads=3,rotary_dim=4,position_ids=1,attn_mask=qk",
-    "ragged=1,batch=3,embed_dim=12,kv_embed_dim=5,num_heads=3,max_seq_q=9,max_seq_kv=8",
-    "ragged=1,batch=3,embed_dim=12,num_heads=3,page_size=4,kv_lens=1,seq_new=1,v_in_k=1,head_dim_v=2",
+    "is_ragged=1,batch=3,embed_dim=12,v_embed_dim=5,num_heads=3,rotary_dim=4,has_position_ids=1,attn_mask_dims=qk",
+    "is_ragged=1,batch=3,embed_dim=12,kv_embed_dim=5,num_heads=3,max_seq_q=9,max_seq_kv=8",
+    "is_ragged=1,batch=3,embed_dim=12,num_heads=3,page_size=4,has_kv_lens=1,seq_new=1,v_in_k=1,head_dim_v=2",
     "embed_dim=12,num_heads=3,seq_q=2,seq_kv=9,kv_projected=1,no_out_projection=1,head_dim_v=7",
-    "batch=2,embed_dim=12,num_heads=6,num_kv_heads=2,seq_q=5,low_rank=3,low_rank_heads=1,weights=scaled",
+    "batch=2,embed_dim=12,num_heads=6,num_kv_heads=2,seq_q=5,low_rank=3,low_rank_heads=1,weights_mode=scaled",
     "embed_dim=12,num_heads=3,seq_q=5,low_rank=3,low_rank_shared=1,w_dtype=f64",
 };
 enum { NUM_PROBLEMS = sizeof problems / sizeof *problems };
@@ -145,38 +149,38 @@ static void test_declarations(void **state) {
     static const struct {
         const char *problem, *says[6];
     } cases[] = {
-        {"num_heads=6,num_kv_heads=2,seq_q=5,seq_kv=7,head_dim=4,attn_mask=k,lse=1",
+        {"num_heads=6,num_kv_heads=2,seq_q=5,seq_kv=7,head_dim=4,attn_mask_dims=k,has_lse=1",
          {"q: f32[batch, num_kv_heads * 3, 5, 4] strides [q_sb, q_sh, q_ss, 1] in",
           "o: f32[batch, num_kv_heads * 3, 5, 4] strides [o_sb, o_sh, o_ss, 1] out",
           "lse: f32[batch, num_kv_heads * 3, 5] strides [lse_sb, lse_sh, 1] out",
           "attn_mask: i8[batch, num_kv_heads * 3, 5, 7] strides [attn_mask_sb, attn_mask_sh, attn_mask_ss, 1] in"}},
-        {"seq_q=dynamic,head_dim=4,max_seq_q=9,attn_bias=q,dtype=f64",
+        {"seq_q=dynamic,head_dim=4,max_seq_q=9,attn_bias_dims=q,dtype=f64",
          {"assume seq_q <= 9", "assume seq_kv >= 0",
           "attn_bias: f64[batch, num_kv_heads, seq_q, seq_kv] strides [attn_bias_sb, attn_bias_sh, attn_bias_ss, 0] "
           "in"}},
-        {"ragged=1,head_dim=4,page_size=16,seq_new=1,rotary_dim=2,k_dtype=f16",
+        {"is_ragged=1,head_dim=4,page_size=16,seq_new=1,rotary_dim=2,k_dtype=f16",
          {"q: f32[1, num_kv_heads, total_q, 4]",
           "k: f16[num_pages, num_kv_heads, 16, 4] strides [k_sb, k_sh, k_ss, 1] inout",
           "k_new: f16[1, num_kv_heads, total_q, 4]", "cu_seqlens_kv: i32[batch + 1] in",
           "sin: f32[batch, rotary_positions, 1] strides [rotary_batch_stride, 1, 1] in",
           "block_table: i32[batch, max_pages] in"}},
-        {"seq_q=dynamic,head_dim=4,short_masks=1,attn_mask=dynamic",
+        {"seq_q=dynamic,head_dim=4,short_masks=1,attn_mask_dims=dynamic",
          {"assume mask_seq_kv <= seq_kv", "attn_mask: i8[batch, num_kv_heads, seq_q, mask_seq_kv]"}},
-        {"embed_dim=12,num_heads=6,num_kv_heads=2,seq_q=5,attn_mask=k,lse=1",
+        {"embed_dim=12,num_heads=6,num_kv_heads=2,seq_q=5,attn_mask_dims=k,has_lse=1",
          {"x: f32[batch, 5, 12] strides [x_sb, x_ss, 1] in", "o: f32[batch, 5, 12] strides [o_sb, o_ss, 1] out",
           "lse: f32[batch, 6, 5] strides [lse_sb, lse_sh, 1] out", "attn_mask: i8[batch, 6, 5, 5]"}},
-        {"embed_dim=12,num_heads=3,seq_q=dynamic,max_seq_q=9,attn_bias=q",
+        {"embed_dim=12,num_heads=3,seq_q=dynamic,max_seq_q=9,attn_bias_dims=q",
          {"assume seq_q <= 9", "x: f32[batch, seq_q, 12]", "attn_bias: f32[batch, 3, seq_q, seq_q]"}},
-        {"ragged=1,embed_dim=12,v_embed_dim=5,num_heads=3,dtype=bf16",
+        {"is_ragged=1,embed_dim=12,v_embed_dim=5,num_heads=3,dtype=bf16",
          {"x: bf16[1, total_q, 12]", "x_v: bf16[1, total_q, 5]", "cu_seqlens_q: i32[batch + 1] in"}},
         {"embed_dim=12,kv_embed_dim=7,num_heads=3,seq_q=1,seq_kv=9,seq_new=dynamic,k_dtype=f16",
          {"x_kv: f32[batch, seq_new, 7]", "k: f16[batch, 3, 9, 4] strides [k_sb, k_sh, k_ss, 1] inout"}},
-        {"embed_dim=12,num_heads=3,seq_q=5,no_out_projection=1,low_rank=2,weights=softmax,w_dtype=f64",
+        {"embed_dim=12,num_heads=3,seq_q=5,no_out_projection=1,low_rank=2,weights_mode=softmax,w_dtype=f64",
          {"o: f32[batch, 3, 5, 4] strides [o_sb, o_sh, o_ss, 1] out", "keys_low: f64[1, 2, 5] in",
           "values_low: f64[1, 2, 5] in", "weights: f32[batch, 3, 5, 2]"}},
-        {"op=merge,seq_q=5,head_dim=8,num_parts=4,lse=1",
+        {"op=merge,seq_q=5,head_dim=8,num_parts=4,has_lse=1",
          {"parts: f32[4, part_rows, 8] in", "parts_lse: f32[4, part_rows] in", "lse: f32[batch, num_kv_heads, 5]"}},
-        {"op=weights,seq_q=5,head_dim=8,weights_average=1,row_ids=1,num_rows=2",
+        {"op=weights,seq_q=5,head_dim=8,weights_average=1,has_row_ids=1,num_rows=2",
          {"lse: f32[batch, num_kv_heads, 5] strides [lse_sb, lse_sh, 1] in", "weights: f32[batch, 1, 2, 5]",
           "row_ids: i32[2] in"}},
     };
@@ -202,7 +206,7 @@ static void test_keys_that_follow(void **state) {
     at_arena arena;
     at_arena_init(&arena, NULL);
     mha_params params;
-    const attune_problem p = problem_canonical("ragged=1,batch=3,embed_dim=12,num_heads=3");
+    const attune_problem p = problem_canonical("is_ragged=1,batch=3,embed_dim=12,num_heads=3");
     const ir_kernel *kernel = declare(&arena, &p, &params);
     assert_non_null(kernel);
     assert_ptr_equal(params.tensor[MHA_CU_SEQLENS_KV], params.tensor[MHA_CU_SEQLENS_Q]);
@@ -244,16 +248,16 @@ static void test_strides(void **state) {
     } cases[] = {
         {"num_heads=3,seq_q=dynamic,head_dim=8", MHA_Q, {2, 3, 5, 8}, {120, 40, 8, 1}},
         {"num_heads=3,seq_q=dynamic,head_dim=8", MHA_OUT, {2, 3, 0, 8}, {24, 8, 8, 1}},
-        {"num_heads=3,ragged=1,head_dim=8", MHA_Q, {1, 3, 5, 8}, {120, 8, 24, 1}},
-        {"num_heads=3,ragged=1,head_dim=8,is_causal=1,general=1", MHA_Q, {1, 3, 5, 8}, {120, 8, 24, 1}},
-        {"num_heads=3,ragged=1,head_dim=8,page_size=4", MHA_K, {7, 3, 4, 8}, {96, 32, 8, 1}},
-        {"num_heads=3,ragged=1,head_dim=8,lse=1", MHA_LSE, {1, 3, 5}, {15, 5, 1}},
-        {"num_heads=3,seq_q=dynamic,head_dim=8,attn_mask=hk", MHA_ATTN_MASK, {2, 3, 5, 6}, {0, 6, 0, 1}},
+        {"num_heads=3,is_ragged=1,head_dim=8", MHA_Q, {1, 3, 5, 8}, {120, 8, 24, 1}},
+        {"num_heads=3,is_ragged=1,head_dim=8,is_causal=1,is_general=1", MHA_Q, {1, 3, 5, 8}, {120, 8, 24, 1}},
+        {"num_heads=3,is_ragged=1,head_dim=8,page_size=4", MHA_K, {7, 3, 4, 8}, {96, 32, 8, 1}},
+        {"num_heads=3,is_ragged=1,head_dim=8,has_lse=1", MHA_LSE, {1, 3, 5}, {15, 5, 1}},
+        {"num_heads=3,seq_q=dynamic,head_dim=8,attn_mask_dims=hk", MHA_ATTN_MASK, {2, 3, 5, 6}, {0, 6, 0, 1}},
         {"num_heads=3,embed_dim=24,seq_q=dynamic", MHA_OUT, {2, 5, 24}, {120, 24, 1}},
         {"num_heads=3,embed_dim=24,seq_q=dynamic,no_out_projection=1", MHA_OUT, {2, 3, 5, 8}, {120, 8, 24, 1}},
-        {"num_heads=3,embed_dim=24,ragged=1,no_out_projection=1", MHA_OUT, {1, 3, 5, 8}, {120, 8, 24, 1}},
+        {"num_heads=3,embed_dim=24,is_ragged=1,no_out_projection=1", MHA_OUT, {1, 3, 5, 8}, {120, 8, 24, 1}},
         {"num_heads=3,embed_dim=24,seq_q=4,seq_new=4,seq_kv=dynamic", MHA_K, {2, 3, 5, 8}, {120, 40, 8, 1}},
-        {"num_heads=3,seq_q=dynamic,head_dim=8,attn_bias=q", MHA_ATTN_BIAS, {2, 3, 5, 6}, {0, 0, 1, 0}},
+        {"num_heads=3,seq_q=dynamic,head_dim=8,attn_bias_dims=q", MHA_ATTN_BIAS, {2, 3, 5, 6}, {0, 0, 1, 0}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const attune_problem p = problem_canonical(cases[i].problem);

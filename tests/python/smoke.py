@@ -158,7 +158,7 @@ def forks():
     if not child:
         status = 1
         try:
-            for runner in (kernel, attune.compile(TEXT + ",is_causal=0,lse=1")):
+            for runner in (kernel, attune.compile(TEXT + ",is_causal=0,has_lse=1")):
                 out, lse = array("f", bytes(4 * 80)), array("f", bytes(4 * 10))
                 runner.run(q=q, k=k, v=v, out=out, lse=lse if runner is not kernel else None)
                 near(out, wanted)
@@ -196,7 +196,7 @@ def tools():
     assert attune.info()["version"] == attune.__version__ and attune.info()["isa"]
     other = "num_heads=3,seq_q=5,head_dim=8"
     assert attune.warm([TEXT, other, other])["memory"] >= 1
-    for problem in (other, "dtype=bf16,num_heads=4,num_kv_heads=2,seq_q=9,head_dim=16,lse=1,is_causal=1"):
+    for problem in (other, "dtype=bf16,num_heads=4,num_kv_heads=2,seq_q=9,head_dim=16,has_lse=1,is_causal=1"):
         result = attune.check(problem)
         assert result.elements > 0 and 0 < result.max_error < 0.05
     assert attune.check("embed_dim=16,num_heads=2,seq_q=3").max_error is None

@@ -57,7 +57,7 @@ def test_strides_and_other_lengths():
     np.testing.assert_allclose(one, reference(q[:1, :, :1], k[:1, :, :7], v[:1, :, :7]), rtol=1e-5, atol=1e-5)
 
 
-PROBLEM = "num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=16,kv_lens=1,softmax_scale=dynamic"
+PROBLEM = "num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=16,has_kv_lens=1,softmax_scale=dynamic"
 
 
 def test_run_takes_any_problem():
@@ -70,7 +70,7 @@ def test_run_takes_any_problem():
     merged, lse = np.zeros((1, 2, 3, 8), np.float32), np.zeros((1, 2, 3), np.float32)
     parts = np.random.default_rng(1).standard_normal((2, 6, 8)).astype(np.float32)
     sums = np.zeros((2, 6), np.float32)
-    text = "op=merge,lse=1,num_parts=2,num_heads=2,seq_q=3,head_dim=8"
+    text = "op=merge,has_lse=1,num_parts=2,num_heads=2,seq_q=3,head_dim=8"
     MODULE.run(text, "parts", dl(parts), "parts_lse", dl(sums), "out", dl(merged), "lse", dl(lse))
     np.testing.assert_allclose(merged.reshape(6, 8), parts.mean(0), rtol=1e-6)
 

@@ -17,12 +17,12 @@ static void keys_of_three_rows_come_in_streams(void **state) {
         const char *problem;
         int rows, streams;
     } cases[] = {{"num_heads=24,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128", 2, 4},
-                 {"num_heads=15,num_kv_heads=5,seq_q=1,seq_kv=4096,head_dim=64,kv_lens=1", 2, 4},
+                 {"num_heads=15,num_kv_heads=5,seq_q=1,seq_kv=4096,head_dim=64,has_kv_lens=1", 2, 4},
                  {"num_heads=8,seq_q=3,seq_kv=3000,head_dim=128", 2, 4},
                  {"num_heads=24,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128,kv_dtype=i8", 3, 1},
                  {"num_heads=24,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128,reproducible=1", 3, 1},
                  {"num_heads=24,num_kv_heads=8,seq_q=dynamic,max_seq_q=1,seq_kv=4096,head_dim=128", 3, 1},
-                 {"num_heads=24,num_kv_heads=8,ragged=1,max_seq_q=1,max_seq_kv=4096,head_dim=128", 3, 1}};
+                 {"num_heads=24,num_kv_heads=8,is_ragged=1,max_seq_q=1,max_seq_kv=4096,head_dim=128", 3, 1}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const mha_schedule s = schedule_chosen(cases[i].problem, "avx2");

@@ -117,7 +117,7 @@ static void heads_of_codes_are_whole(void **state) {
         const char *sizes;
         int kv_chunk;
     } cases[] = {{"batch=4,num_heads=32,num_kv_heads=8,seq_kv=4000", 4096},
-                 {"batch=4,num_heads=32,num_kv_heads=8,seq_kv=4000,kv_lens=1", 512},
+                 {"batch=4,num_heads=32,num_kv_heads=8,seq_kv=4000,has_kv_lens=1", 512},
                  {"batch=4,num_heads=32,num_kv_heads=8,seq_kv=dynamic", 512},
                  {"batch=1,num_heads=32,num_kv_heads=8,seq_kv=4000", 512}};
     (void)state;

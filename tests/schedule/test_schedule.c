@@ -300,7 +300,7 @@ static void test_choices_that_cannot_be(void **state) {
     static const struct {
         const char *problem, *target, *base, *change, *says;
     } cases[] = {
-        {"seq_q=100,seq_kv=dynamic,head_dim=40,attn_mask=k,short_masks=1", "avx512", "q", "value_by=rows",
+        {"seq_q=100,seq_kv=dynamic,head_dim=40,attn_mask_dims=k,short_masks=1", "avx512", "q", "value_by=rows",
          "value_by=rows needs K and V that are not quantised, no short masks"},
         {"seq_q=100,head_dim=40,kv_dtype=i8,kv_scales=token", "avx512", "q", "value_by=rows", "value_by=rows needs"},
         {"seq_q=100,head_dim=40", "avx512", "q", "value_by=rows,lanes=2", "value_by=rows needs"},
@@ -311,9 +311,9 @@ static void test_choices_that_cannot_be(void **state) {
         {"seq_q=100,head_dim=40,dtype=bf16", "avx512", "q", "kv_copy=once", "kv_copy=once needs products of pairs"},
         {"seq_q=100,head_dim=40,dtype=bf16", "avx512_bf16", "q", "kv_copy=once,score_keys=5,kv_tile=45",
          "an even kv_tile"},
-        {"batch=2,seq_q=dynamic,seq_kv=dynamic,head_dim=40,dtype=bf16,ragged=1", "avx512_bf16", "q", "kv_copy=once",
+        {"batch=2,seq_q=dynamic,seq_kv=dynamic,head_dim=40,dtype=bf16,is_ragged=1", "avx512_bf16", "q", "kv_copy=once",
          "neither ragged nor paged"},
-        {"seq_q=100,seq_kv=200,head_dim=40,dtype=bf16,page_size=8,kv_lens=1", "avx512_bf16", "q", "kv_copy=once",
+        {"seq_q=100,seq_kv=200,head_dim=40,dtype=bf16,page_size=8,has_kv_lens=1", "avx512_bf16", "q", "kv_copy=once",
          "neither ragged nor paged"},
         {"seq_q=1,seq_kv=100,head_dim=40,reproducible=1", "avx2", "d", "score_streams=4,kv_tile=144,kv_chunk=576",
          "score_streams and value_streams must be 1 with reproducible"},
@@ -511,14 +511,14 @@ static void test_factors_rounded_to_bf16(void **state) {
         {"dtype=bf16,kv_dtype=i8,kv_scales=inline,matmul_precision=bf16", true, false},
         {"dtype=bf16,kv_dtype=i4,kv_scales=inline,matmul_precision=bf16", true, false},
         {"dtype=bf16,kv_dtype=i8,integer=all", false, false},
-        {"dtype=bf16,kv_dtype=f16,weights=softmax", false, false},
+        {"dtype=bf16,kv_dtype=f16,weights_mode=softmax", false, false},
         {"dtype=f32", false, false},
         {"kv_dtype=f16", false, false},
         {"matmul_precision=bf16", true, false},
         {"kv_dtype=f16,matmul_precision=bf16", true, false},
         {"kv_dtype=i8,kv_scales=token,matmul_precision=bf16", true, false},
         {"kv_dtype=i4,kv_scales=inline,matmul_precision=bf16", true, false},
-        {"dtype=f16,matmul_precision=bf16,page_size=16,kv_lens=1,seq_new=1", true, false},
+        {"dtype=f16,matmul_precision=bf16,page_size=16,has_kv_lens=1,seq_new=1", true, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[256];

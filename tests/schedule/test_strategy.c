@@ -48,7 +48,7 @@ static void cheaper_one_is_chosen(void **state) {
         {"num_heads=8,seq_q=1,seq_kv=512,head_dim=64", D},
         {"num_heads=8,seq_q=2,seq_kv=300,head_dim=128", D},
         {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128", D},
-        {"num_heads=8,seq_q=1,seq_kv=dynamic,head_dim=128,page_size=16,kv_lens=1", D},
+        {"num_heads=8,seq_q=1,seq_kv=dynamic,head_dim=128,page_size=16,has_kv_lens=1", D},
         {"num_heads=8,seq_q=65,seq_kv=4096,head_dim=128", Q},
         {"num_heads=8,seq_q=dynamic,seq_kv=dynamic,head_dim=64", Q},
         {"num_heads=8,seq_q=100,head_dim=64,kv_dtype=i8,integer=scores", D},
@@ -61,11 +61,11 @@ static void cheaper_one_is_chosen(void **state) {
  * it is level without pages. Copies of other types are looked up once. */
 static void looking_up_pages_counts(void **state) {
     static const chosen cases[] = {
-        {"num_heads=96,num_kv_heads=8,seq_q=1,seq_kv=128,head_dim=64,kv_lens=1", Q},
-        {"num_heads=96,num_kv_heads=8,seq_q=1,seq_kv=128,head_dim=64,kv_lens=1,page_size=16", D},
-        {"num_heads=20,num_kv_heads=2,seq_q=1,seq_kv=1728,head_dim=48,kv_lens=1,page_size=32", D},
-        {"num_heads=96,num_kv_heads=4,seq_q=1,seq_kv=512,head_dim=80,dtype=bf16,kv_lens=1,page_size=16", Q},
-        {"num_heads=12,num_kv_heads=4,seq_q=64,seq_kv=512,head_dim=64,kv_lens=1,page_size=16", Q},
+        {"num_heads=96,num_kv_heads=8,seq_q=1,seq_kv=128,head_dim=64,has_kv_lens=1", Q},
+        {"num_heads=96,num_kv_heads=8,seq_q=1,seq_kv=128,head_dim=64,has_kv_lens=1,page_size=16", D},
+        {"num_heads=20,num_kv_heads=2,seq_q=1,seq_kv=1728,head_dim=48,has_kv_lens=1,page_size=32", D},
+        {"num_heads=96,num_kv_heads=4,seq_q=1,seq_kv=512,head_dim=80,dtype=bf16,has_kv_lens=1,page_size=16", Q},
+        {"num_heads=12,num_kv_heads=4,seq_q=64,seq_kv=512,head_dim=64,has_kv_lens=1,page_size=16", Q},
     };
     (void)state;
     assert_chosen("avx2", "zen3", cases, sizeof cases / sizeof *cases);
@@ -86,7 +86,7 @@ static void wide_vectors_keep_to_what_was_measured(void **state) {
         {"num_heads=8,seq_q=2,seq_kv=2,head_dim=8", Q},
         {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=512,head_dim=128", D},
         {"num_heads=8,seq_q=1,seq_kv=dynamic,head_dim=128", D},
-        {"num_heads=8,seq_q=1,seq_kv=dynamic,head_dim=128,page_size=16,kv_lens=1", D},
+        {"num_heads=8,seq_q=1,seq_kv=dynamic,head_dim=128,page_size=16,has_kv_lens=1", D},
         {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=dynamic,head_dim=128", D},
     };
     (void)state;
@@ -147,7 +147,7 @@ static void batch_does_not_decide(void **state) {
 static void many_heads_keep_the_tiles_of_few(void **state) {
     static const char *const problems[] = {"num_heads=4,seq_q=240,seq_kv=240,head_dim=48",
                                            "num_heads=2,seq_q=2310,seq_kv=2310,head_dim=72",
-                                           "num_heads=16,seq_q=506,seq_kv=506,head_dim=128,kv_lens=1",
+                                           "num_heads=16,seq_q=506,seq_kv=506,head_dim=128,has_kv_lens=1",
                                            "dtype=bf16,num_heads=20,seq_q=1,seq_kv=684,head_dim=40",
                                            "num_heads=32,seq_q=920,seq_kv=920,head_dim=64,is_causal=1,num_kv_heads=1"};
     const at_target *target = at_target_find("avx2");

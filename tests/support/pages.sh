@@ -179,7 +179,7 @@ refused_features() {
     while IFS= read -r problem; do
         rows=$((rows + 1))
         [[ ,$problem == *,num_heads=* ]] || problem+=,num_heads=8
-        [[ ,$problem == *,seq_q=* ]] || problem+=,seq_q=$([[ ,$problem == *,ragged=1* ]] && echo dynamic || echo 64)
+        [[ ,$problem == *,seq_q=* ]] || problem+=,seq_q=$([[ ,$problem == *,is_ragged=1* ]] && echo dynamic || echo 64)
         [[ ,$problem == *,head_dim=* || ,$problem == *,embed_dim=* ]] || problem+=,head_dim=64
         "$ATTUNE" compile "$problem" --emit=ir 2>&1 >/dev/null </dev/null || status=1
     done < <(awk -F '|' '/^\| feature \| problem \|/ { table = 1; getline; next } !/^\|/ { table = 0 }

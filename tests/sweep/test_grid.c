@@ -36,8 +36,8 @@ static void one_problem_is_a_grid(void **state) {
 
 static void shapes_and_strides_have_colons_of_their_own(void **state) {
     (void)state;
-    ASSERT_PROBLEMS("attn_mask=4:4,k,seq_q=4", "attn_mask=4:4,seq_q=4", "attn_mask=k,seq_q=4");
-    ASSERT_PROBLEMS("q_strides=64:16:8:1,attn_bias=1:4:4", "q_strides=64:16:8:1,attn_bias=1:4:4");
+    ASSERT_PROBLEMS("attn_mask_dims=4:4,k,seq_q=4", "attn_mask_dims=4:4,seq_q=4", "attn_mask_dims=k,seq_q=4");
+    ASSERT_PROBLEMS("q_strides=64:16:8:1,attn_bias_dims=1:4:4", "q_strides=64:16:8:1,attn_bias_dims=1:4:4");
     ASSERT_PROBLEMS("_strides=1:2", "_strides=1", "_strides=2");
 }
 

@@ -73,15 +73,15 @@ report $? "and not to be trusted"
 "$attune" sweep --samples=3 --csv -o "$work/same.json" $once >"$work/first.csv" 2>"$work/stderr"
 "$attune" sweep --samples=3 --max-spread=none --csv -o "$work/same.json" $once >"$work/second.csv" 2>"$work/stderr"
 same "CSV of a sweep and of its file" "$work/first.csv" "$work/second.csv"
-"${sweep[@]}" --csv $grid,attn_mask=qk >"$work/stdout" 2>"$work/stderr"
+"${sweep[@]}" --csv $grid,attn_mask_dims=qk >"$work/stdout" 2>"$work/stderr"
 [ $? -eq 0 ] && [ "$(wc -l <"$work/stdout")" -eq 7 ]
 report $? "CSV has a line of names and one for each problem"
-head -n 1 "$work/stdout" | grep -q '^seq_q,head_dim,num_heads,attn_mask,seq_kv,sizes,engine,threads,median_us,'
+head -n 1 "$work/stdout" | grep -q '^seq_q,head_dim,num_heads,attn_mask_dims,seq_kv,sizes,engine,threads,median_us,'
 report $? "the fields come first"
 [ "$(sed 1d "$work/stdout" | cut -d, -f1-5 | paste -sd' ')" = \
     "4,8,2,qk,4 4,16,2,qk,4 8,8,2,qk,8 8,16,2,qk,8 16,8,2,qk,16 16,16,2,qk,16" ]
 report $? "with the values of each problem"
-grep -q ',"num_heads=2,seq_q=4,seq_kv=4,head_dim=8,attn_mask=qk","strategy=' "$work/stdout"
+grep -q ',"num_heads=2,seq_q=4,seq_kv=4,head_dim=8,attn_mask_dims=qk","strategy=' "$work/stdout"
 report $? "text with commas is quoted"
 # A field, quoted or not, and a comma or the end of the line.
 [ "$(sed -E 's/("([^"]|"")*"|[^",]*)(,|$)/x/g' "$work/stdout" | sort -u | wc -l)" -eq 1 ]
@@ -152,7 +152,7 @@ expect "nor does one whose number of keys is not set" 1 'seq_kv is not set' "${s
 report $? "which has no row"
 grep -q '^attune: num_heads=2,head_dim=8,seq_q=4,seq_kv=dynamic could not be measured$' "$work/stderr"
 report $? "and is named"
-for rotary in op=rotary rotary_interleaved=1 position_ids=1 causal_offsets=1 is_causal=1,causal_offset=3 \
+for rotary in op=rotary rotary_interleaved=1 has_position_ids=1 has_causal_offsets=1 is_causal=1,causal_offset=3 \
     seq_new=4,seq_kv=70 causal_align=bottom_right,seq_kv=70; do
     expect "rotary positions as many as needed, $rotary" 0 '%$' "${sweep[@]}" \
         rotary_dim=8,num_heads=2,seq_q=16,head_dim=8,$rotary

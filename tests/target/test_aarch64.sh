@@ -91,36 +91,38 @@ check() {
     expect "$name" 0 '^[1-9][0-9]* passed, 0 failed$' emulate "$arm/attune-lab" check "$problem" \
         ${sizes:+"--sizes=$sizes"} --threads=2 "${sort[@]}" "$@"
 }
-ragged=batch=3,ragged=1,num_heads=4,num_kv_heads=2,head_dim=8
-check "q-lanes" batch=2,num_heads=4,num_kv_heads=2,seq_q=29,seq_kv=37,head_dim=20,head_dim_v=12,lse=1
-check "d-lanes" num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=150,head_dim=24,lse=1
+ragged=batch=3,is_ragged=1,num_heads=4,num_kv_heads=2,head_dim=8
+check "q-lanes" batch=2,num_heads=4,num_kv_heads=2,seq_q=29,seq_kv=37,head_dim=20,head_dim_v=12,has_lse=1
+check "d-lanes" num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=150,head_dim=24,has_lse=1
 check "causal, a window, global tokens" \
     num_heads=2,seq_q=33,seq_kv=40,head_dim=8,is_causal=1,window_left=9,global_tokens=3
 check "the caller flushes denormals" num_heads=2,seq_q=9,head_dim=8 "" --ftz --inputs=denormal
-check "mask and bias" num_heads=3,seq_q=19,seq_kv=21,head_dim=8,attn_mask=qk,attn_bias=bhk
-check "ALiBi, sinks, a soft cap" num_heads=3,seq_q=17,head_dim=8,alibi_slopes=1,sinks=1,logits_soft_cap=3,is_causal=1
-check "ragged" "$ragged,is_causal=1,causal_align=bottom_right,max_seq_q=8,lse=1" total_q=12,total_kv=24
-check "paged" batch=2,seq_q=1,seq_kv=dynamic,num_heads=4,num_kv_heads=2,head_dim=8,page_size=4,kv_lens=1 \
+check "mask and bias" num_heads=3,seq_q=19,seq_kv=21,head_dim=8,attn_mask_dims=qk,attn_bias_dims=bhk
+check "ALiBi, sinks, a soft cap" \
+    num_heads=3,seq_q=17,head_dim=8,has_alibi_slopes=1,has_sinks=1,logits_soft_cap=3,is_causal=1
+check "ragged" "$ragged,is_causal=1,causal_align=bottom_right,max_seq_q=8,has_lse=1" total_q=12,total_kv=24
+check "paged" batch=2,seq_q=1,seq_kv=dynamic,num_heads=4,num_kv_heads=2,head_dim=8,page_size=4,has_kv_lens=1 \
     num_pages=9,max_pages=4
 check "pages, appended and rotated keys" \
-    "$ragged,page_size=4,seq_new=dynamic,kv_lens=1,rotary_dim=8,is_causal=1,causal_align=bottom_right" \
+    "$ragged,page_size=4,seq_new=dynamic,has_kv_lens=1,rotary_dim=8,is_causal=1,causal_align=bottom_right" \
     total_q=12,num_pages=8,max_pages=3,rotary_positions=11
-check "merge" op=merge,num_heads=2,seq_q=13,head_dim=12,num_parts=3,lse=1
-check "weights" op=weights,batch=2,num_heads=2,seq_q=19,seq_kv=11,head_dim=8,lse=1,weights=softmax,weights_average=1
+check "merge" op=merge,num_heads=2,seq_q=13,head_dim=12,num_parts=3,has_lse=1
+check "weights" \
+    op=weights,batch=2,num_heads=2,seq_q=19,seq_kv=11,head_dim=8,has_lse=1,weights_mode=softmax,weights_average=1
 check "rotary" op=rotary,batch=2,num_heads=2,seq_q=16,head_dim=12,rotary_dim=8,rotary_interleaved=1,dtype=bf16 \
     rotary_positions=16
 check "f64" num_heads=2,seq_q=19,head_dim=10,dtype=f64,is_causal=1
-check "f16" num_heads=2,seq_q=19,head_dim=10,dtype=f16,lse=1
-check "bf16" num_heads=2,seq_q=19,head_dim=10,dtype=bf16,attn_bias=qk
+check "f16" num_heads=2,seq_q=19,head_dim=10,dtype=f16,has_lse=1
+check "bf16" num_heads=2,seq_q=19,head_dim=10,dtype=bf16,attn_bias_dims=qk
 check "keys in f16, values in bf16" num_heads=2,seq_q=1,seq_kv=65,head_dim=16,k_dtype=f16,v_dtype=bf16
 check "keys and values in i8, scales of heads" num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=65,head_dim=16,kv_dtype=i8
 check "keys and values in f8, appended with scales of tokens" \
-    batch=2,num_heads=2,seq_q=9,seq_kv=24,seq_new=9,head_dim=12,kv_lens=1,is_causal=1,kv_dtype=f8,kv_scales=token
+    batch=2,num_heads=2,seq_q=9,seq_kv=24,seq_new=9,head_dim=12,has_kv_lens=1,is_causal=1,kv_dtype=f8,kv_scales=token
 check "a block" \
     batch=2,embed_dim=24,num_heads=4,num_kv_heads=2,head_dim=6,out_dim=19,seq_q=11,is_causal=1,rotary_dim=4 \
     rotary_positions=11
 check "a block that decodes into a cache" \
-    batch=2,embed_dim=16,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=16,seq_new=2,kv_lens=1,is_causal=1 ""
+    batch=2,embed_dim=16,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=16,seq_new=2,has_kv_lens=1,is_causal=1 ""
 check "a block of low rank" embed_dim=16,num_heads=2,seq_q=19,low_rank=5,low_rank_heads=1
 check "a block in bf16" embed_dim=32,num_heads=2,seq_q=13,dtype=bf16
 
@@ -136,7 +138,7 @@ alone() { env -u ATTUNE_CODEGEN_WORKER ATTUNE_COMPILE=never ATTUNE_CACHE_DIR= qe
 expect "tier 0 has a kernel" 0 '^from *tier 0 in' \
     alone "$arm/attune" compile num_heads=2,seq_q=9,seq_kv=20,head_dim=32
 expect "it is right" 0 '^[0-9]+ passed, 0 failed$' \
-    alone "$arm/attune-lab" check num_heads=2,seq_q=9,seq_kv=20,head_dim=32,lse=1
+    alone "$arm/attune-lab" check num_heads=2,seq_q=9,seq_kv=20,head_dim=32,has_lse=1
 expect "8 random problems by the virtual machine" 0 '^8 passed, 0 failed$' \
     alone "$arm/attune-lab" check --random 8 --seed 13 --max-flops 1e5
 

@@ -19,12 +19,12 @@ enum { WORKERS = 64 };
 
 /* Enough work for all workers (threads/team.h), with few tasks and many, one phase and several. */
 static const char *const problems[] = {
-    "num_heads=12,seq_q=197,head_dim=64,lse=1",
+    "num_heads=12,seq_q=197,head_dim=64,has_lse=1",
     "batch=9,num_heads=7,seq_q=49,head_dim=32",
     "num_heads=16,seq_q=300,head_dim=64,is_causal=1",
     "num_heads=16,num_kv_heads=4,seq_q=1,seq_kv=9000,head_dim=128",
-    "batch=5,num_heads=8,num_kv_heads=2,seq_q=3,seq_kv=2000,head_dim=64,kv_lens=1,is_causal=1",
-    "num_heads=3,seq_q=500,seq_kv=333,head_dim=72,attn_bias=qk",
+    "batch=5,num_heads=8,num_kv_heads=2,seq_q=3,seq_kv=2000,head_dim=64,has_kv_lens=1,is_causal=1",
+    "num_heads=3,seq_q=500,seq_kv=333,head_dim=72,attn_bias_dims=qk",
     "num_heads=8,seq_q=256,head_dim=64,dtype=bf16",
     "embed_dim=256,num_heads=4,seq_q=200,is_causal=1",
 };

@@ -25,8 +25,8 @@ static char cache_dir[TEMP_DIR_CHARS];
 
 /* ---- A call with several phases: split keys are merged, and there are enough tasks for all ---- */
 
-#define DECODE  "batch=3,num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=700,head_dim=64,lse=1"
-#define PREFILL "batch=2,num_heads=3,seq_q=150,head_dim=32,is_causal=1,lse=1"
+#define DECODE  "batch=3,num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=700,head_dim=64,has_lse=1"
+#define PREFILL "batch=2,num_heads=3,seq_q=150,head_dim=32,is_causal=1,has_lse=1"
 
 typedef struct call {
     attune_problem problem;
@@ -455,7 +455,7 @@ static void *set_soon(void *flag) {
 
 static void another_thread_cancels(void **state) {
     (void)state;
-    call c = open_unchecked("batch=40,num_heads=8,seq_q=300,head_dim=64,lse=1", NULL);
+    call c = open_unchecked("batch=40,num_heads=8,seq_q=300,head_dim=64,has_lse=1", NULL);
     attune_run_options options = ATTUNE_RUN_OPTIONS_INIT;
     attune_status status = ATTUNE_OK;
     options.max_threads = 2;                  /* on many CPUs the call would be over before */

@@ -192,7 +192,7 @@ static const struct {
      "strategy=d_lanes,score_rows=1,score_keys=1,score_column_vectors=1,"
      "value_rows=1,value_column_vectors=1,value_keys=1,"
      "kv_tile=64,kv_chunk=64"},
-    {"num_heads=2,seq_q=20,head_dim=16,rotary_dim=16,lse=1,weights=softmax", "rotary_positions=20", NULL},
+    {"num_heads=2,seq_q=20,head_dim=16,rotary_dim=16,has_lse=1,weights_mode=softmax", "rotary_positions=20", NULL},
     {"num_heads=2,seq_q=4,seq_new=4,seq_kv=32,head_dim=16,kv_dtype=i8,kv_scales=token"},
 };
 
@@ -234,9 +234,10 @@ static void nans_are_equal(void **state) {
 /* Kernels are timed on a workspace that others have left: nothing there may be an index. */
 static void phases_hand_on_nothing_but_numbers(void **state) {
     (void)state;
-    static const char *const more[] = {"embed_dim=64,seq_q=8,ragged=1,batch=2,rotary_dim=8,num_heads=2",
-                                       "embed_dim=64,num_heads=2,low_rank=8,seq_q=32",
-                                       "num_heads=2,seq_q=8,head_dim=16,rotary_dim=16,page_size=16,kv_lens=1,batch=2"};
+    static const char *const more[] = {
+        "embed_dim=64,seq_q=8,is_ragged=1,batch=2,rotary_dim=8,num_heads=2",
+        "embed_dim=64,num_heads=2,low_rank=8,seq_q=32",
+        "num_heads=2,seq_q=8,head_dim=16,rotary_dim=16,page_size=16,has_kv_lens=1,batch=2"};
     const at_target *target = at_target_find("avx2");
     for (size_t i = 0; i < sizeof more / sizeof *more + sizeof blocks / sizeof *blocks; i++) {
         const size_t first = sizeof more / sizeof *more;

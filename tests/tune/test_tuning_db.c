@@ -36,23 +36,13 @@ static void only_lengths_and_heads_may_differ(void **state) {
     mha_schedule schedule;
     static const char *const alike[] = {THERE ",batch=3", "num_heads=2,seq_q=40,seq_kv=32,head_dim=16",
                                         "num_heads=7,seq_q=24,seq_kv=32,head_dim=16"};
-    static const char *const unlike[] = {THERE ",is_causal=1",
-                                         THERE ",window_left=8",
-                                         THERE ",rotary_dim=16",
-                                         THERE ",alibi_slopes=1",
-                                         THERE ",sinks=1",
-                                         THERE ",logits_soft_cap=30",
-                                         THERE ",weights=softmax",
-                                         THERE ",lse=1",
-                                         THERE ",kv_lens=1",
-                                         THERE ",kv_dtype=f16",
-                                         THERE ",reproducible=1",
-                                         THERE ",attn_mask=qk",
-                                         THERE ",attn_bias=bhqk",
-                                         THERE ",softmax_scale=0.3",
-                                         THERE ",kv_dtype=i8,kv_scales=head",
-                                         THERE ",k_strides=1:1:1:7",
-                                         THERE ",seq_kv=dynamic"};
+    static const char *const unlike[] = {
+        THERE ",is_causal=1",          THERE ",window_left=8",     THERE ",rotary_dim=16",
+        THERE ",has_alibi_slopes=1",   THERE ",has_sinks=1",       THERE ",logits_soft_cap=30",
+        THERE ",weights_mode=softmax", THERE ",has_lse=1",         THERE ",has_kv_lens=1",
+        THERE ",kv_dtype=f16",         THERE ",reproducible=1",    THERE ",attn_mask_dims=qk",
+        THERE ",attn_bias_dims=bhqk",  THERE ",softmax_scale=0.3", THERE ",kv_dtype=i8,kv_scales=head",
+        THERE ",k_strides=1:1:1:7",    THERE ",seq_kv=dynamic"};
     plant(context, own_db, THERE, &s, 0.5);
     for (size_t i = 0; i < sizeof alike / sizeof *alike; i++) assert_finds(context, alike[i], &s);
     for (size_t i = 0; i < sizeof unlike / sizeof *unlike; i++)

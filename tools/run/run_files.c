@@ -396,14 +396,14 @@ static const char *missing_field(const attune_problem *p, const char *name) {
     static const struct {
         const char *name, *advice;
     } fields[] = {
-        {"attn_mask", ADD("attn_mask=bqk")},
-        {"attn_bias", ADD("attn_bias=bqk")},
-        {"alibi_slopes", ADD("alibi_slopes=1")},
-        {"sinks", ADD("sinks=1")},
-        {"kv_lens", ADD("kv_lens=1")},
-        {"causal_offsets", ADD("causal_offsets=1")},
-        {"cu_seqlens_q", ADD("ragged=1")},
-        {"cu_seqlens_kv", ADD("ragged=1")},
+        {"attn_mask", ADD("attn_mask_dims=bqk")},
+        {"attn_bias", ADD("attn_bias_dims=bqk")},
+        {"alibi_slopes", ADD("has_alibi_slopes=1")},
+        {"sinks", ADD("has_sinks=1")},
+        {"kv_lens", ADD("has_kv_lens=1")},
+        {"causal_offsets", ADD("has_causal_offsets=1")},
+        {"cu_seqlens_q", ADD("is_ragged=1")},
+        {"cu_seqlens_kv", ADD("is_ragged=1")},
         {"block_table", ADD("page_size=N")},
         {"k_new", ADD("seq_new=dynamic")},
         {"v_new", ADD("seq_new=dynamic")},
@@ -411,12 +411,12 @@ static const char *missing_field(const attune_problem *p, const char *name) {
         {"sin", ADD("rotary_dim=N")},
         {"q_norm", ADD("qk_norm_eps=1e-6")},
         {"k_norm", ADD("qk_norm_eps=1e-6")},
-        {"position_ids", ADD("position_ids=1")},
-        {"row_ids", ADD("op=weights,row_ids=1")},
+        {"position_ids", ADD("has_position_ids=1")},
+        {"row_ids", ADD("op=weights,has_row_ids=1")},
         {"kv_ids", ADD("kv_ids=query")},
-        {"kv_id_lens", ADD("kv_ids=query,kv_id_lens=1")},
-        {"weights", ADD("weights=softmax")},
-        {"lse", ADD("lse=1")},
+        {"kv_id_lens", ADD("kv_ids=query,has_kv_id_lens=1")},
+        {"weights", ADD("weights_mode=softmax")},
+        {"lse", ADD("has_lse=1")},
     };
     const bool is_ragged = p->is_ragged && strncmp(name, "cu_seqlens", strlen("cu_seqlens")) == 0;
     const bool has_new = p->seq_new && (strcmp(name, "k_new") == 0 || strcmp(name, "v_new") == 0);

@@ -47,8 +47,8 @@ void run_mask_refuse(const run_file *file, const char *name, const run_mask *mas
     for (int d = 0; d < 4; d++) fits = fits && (dims[d] == 1 || dims[d] == full[d]);
     letters_of(mask, asked);
     if (fits)
-        tool_error("%s: shape %s does not fit %s=%s, whose shape is %s; %s=%s would fit", file->path, found, name,
-                   asked, wanted, name, letters_of(&(run_mask){.dims = dims}, letters));
+        tool_error("%s: shape %s does not fit %s_dims=%s, whose shape is %s; %s_dims=%s would fit", file->path, found,
+                   name, asked, wanted, name, letters_of(&(run_mask){.dims = dims}, letters));
     else
-        tool_error("%s: shape %s does not fit %s=%s, whose shape is %s", file->path, found, name, asked, wanted);
+        tool_error("%s: shape %s does not fit %s_dims=%s, whose shape is %s", file->path, found, name, asked, wanted);
 }

@@ -15,7 +15,7 @@ run_mask run_mask_of(const attune_problem *problem, const char *name);
 /* Whether the tensor is a mask whose dimension d has no letter. */
 bool run_mask_is_one(const run_mask *mask, int d);
 
-/* Whether a file has exactly the dims that have letters, as (2, 50) has for attn_mask=bk; `dims` gets all four. */
+/* Whether a file has exactly the dims that have letters, as (2, 50) has for attn_mask_dims=bk; `dims` gets all four. */
 bool run_mask_has_letters(const npy_header *header, const run_mask *mask, const int64_t expected[4], int64_t dims[4]);
 
 /* Says that the file does not fit, and which letters would. `dims` are the file's, `full` the largest that there are;

@@ -67,11 +67,11 @@ bool run_types_refuse(const run_file *file, const char *field, attune_dtype dtyp
     const npy_type type = file->array.header.type;
     if (strcmp(file->name, "attn_mask") == 0)
         tool_error("%s is '%s', but attn_mask is boolean: save it as bool; numbers that are added to the scores are "
-                   "attn_bias=...",
+                   "attn_bias_dims=...",
                    file->path, npy_type_name(type));
     else if (strcmp(file->name, "attn_bias") == 0 && type == NPY_B1)
         tool_error("%s is boolean, but attn_bias has numbers that are added to the scores; a boolean mask is "
-                   "attn_mask=...",
+                   "attn_mask_dims=...",
                    file->path);
     else if (field)
         refuse_field(file, field, dtype);

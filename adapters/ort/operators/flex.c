@@ -10,7 +10,6 @@
 
 enum { NUM_TEXTS = 4 };
 static const char *const texts[NUM_TEXTS] = {"tensors", "score_mod", "mask_mod", "prob_mod"};
-static const char *const fields[NUM_TEXTS] = {"tensor", "score_mod", "mask_mod", "prob_mod"};
 
 /* Appends ",field=\"text\"" to a problem's text. False after a failure, with a sentence. */
 static bool add_text(const node_source *s, int i, char *problem, size_t capacity, char *message) {
@@ -25,7 +24,7 @@ static bool add_text(const node_source *s, int i, char *problem, size_t capacity
         snprintf(message, ATTUNE_MESSAGE_BYTES, "%s has a quotation mark", texts[i]);
         return false;
     }
-    if (*text) snprintf(problem + length, capacity - length, ",%s=\"%s\"", fields[i], text);
+    if (*text) snprintf(problem + length, capacity - length, ",%s=\"%s\"", texts[i], text);
     return true;
 }
 

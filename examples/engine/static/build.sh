@@ -20,7 +20,7 @@ printf '2 1 2 3\n2 4 5\n' | ATTUNE_CACHE_DIR='' ATTUNE_CACHE_BASE='' ATTUNE_CACH
     cat "$out/log" >&2
     exit 1
 }
-awk '/^#/ { next } { print (/ragged=1/ ? "prefill" : "decode") ": " $0 }' "$out/manifest" >"$out/kernels.txt"
+awk '/^#/ { next } { print (/is_ragged=1/ ? "prefill" : "decode") ": " $0 }' "$out/manifest" >"$out/kernels.txt"
 "$ATTUNE" bundle -o "$out/libkernels.a" --header "$out/kernels.h" --name engine --targets "$TARGETS" "$out/kernels.txt"
 
 norms=

@@ -310,16 +310,14 @@ ATTUNE_API attune_status attune_problem_init(attune_problem *problem, size_t str
  *     seq_q=dynamic
  *     softmax_scale=dynamic                  has_softmax_scale
  *     is_causal=true                         a flag is 0, 1, false or true
- *     lse=1, sinks=1, ragged=1, cross=1 …    flags may leave out has_ and is_, except is_causal
- *     attn_mask=qk                           attn_mask_dims, attn_bias: attn_bias_dims
  *     kv_dtype=i8                            k_dtype=i8,v_dtype=i8
  *     kv_scales=token, kv_group=64           k_scales=token,v_scales=token, k_group=64,v_group=64
  *     kv_layout=panels                       k_layout=panels,v_layout=panels
  *     q_strides=65536:4096:64:1              strides
  *     layout=bhsd or layout=bshd             the contiguous strides of q, k, v and out in that order (no blocks)
- *     attn_mask=1:1:512:512                  dims of attn_mask or attn_bias; fewer are the last ones
- *     attn_mask=qk                           letters for the dims that are not 1: qk, bqk, bhqk, bk, k …
- *     mask_mod="q >= kv"                     functions, and tensor="doc:i32[b, q], slope:f32[h]"; in quotation marks
+ *     attn_mask_dims=1:1:512:512             dims of attn_mask or attn_bias; fewer are the last ones
+ *     attn_mask_dims=qk                      letters for the dims that are not 1: qk, bqk, bhqk, bk, k …
+ *     mask_mod="q >= kv"                     functions, and tensors="doc:i32[b, q], slope:f32[h]"; in quotation marks
  * Blanks and line ends around keys and values are ignored. With embed_dim, head_dim may be left out. `*problem` must be
  * initialised; fields not named keep their values. An unknown key and a malformed or repeated value are
  * ATTUNE_INVALID_PROBLEM and leave *problem as it was; the message suggests similar names. The result is not checked as

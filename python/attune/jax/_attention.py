@@ -113,7 +113,7 @@ def _problem(options: _plain.Options, q: Any, k: Any, v: Any, bias: Any, sinks: 
         "seq_q": q.shape[1], "seq_kv": k.shape[1], "head_dim": q.shape[3], "head_dim_v": v.shape[3],
         "window_left": left, "window_right": right,
         "is_causal": int(options.is_causal), "causal_align": "bottom_right" if options.bottom_right else "top_left",
-        "lse": int(options.has_lse), "kv_lens": int(kv_lens is not None), "sinks": int(sinks is not None),
+        "has_lse": int(options.has_lse), "has_kv_lens": int(kv_lens is not None), "has_sinks": int(sinks is not None),
         "reproducible": int(options.reproducible),
     }  # fmt: skip
     if options.scale != 1 / math.sqrt(q.shape[3]):
@@ -122,7 +122,7 @@ def _problem(options: _plain.Options, q: Any, k: Any, v: Any, bias: Any, sinks: 
         fields["logits_soft_cap"] = repr(options.soft_cap)
     for name, scores in (("attn_mask", mask), ("attn_bias", bias)):
         if scores is not None:
-            fields[name] = f"2:{2 * group}:{scores.shape[2]}:{scores.shape[3]}"
+            fields[name + "_dims"] = f"2:{2 * group}:{scores.shape[2]}:{scores.shape[3]}"
     if bias is not None:
         fields["bias_dtype"] = _DTYPES[bias.dtype.name]
     return ",".join(f"{name}={value}" for name, value in fields.items())

@@ -55,7 +55,7 @@ def _run(
     if number(softcap, "softcap") > 0:
         extra += f",logits_soft_cap={float(softcap)!r}"
     if alibi_slopes is not None:
-        extra, tensors = extra + ",alibi_slopes=1", dict(tensors, alibi_slopes=alibi_slopes)
+        extra, tensors = extra + ",has_alibi_slopes=1", dict(tensors, alibi_slopes=alibi_slopes)
     attention = _attention(
         num_heads=q.shape[-2], num_kv_heads=k.shape[-2], head_dim=q.shape[-1], head_dim_v=v.shape[-1], dtype=q.dtype,
         kv_dtype=k.dtype, is_causal=flag(causal, "causal"), window_left=int(left), window_right=int(right),

@@ -53,7 +53,7 @@ class _Options:
             is_causal=is_causal, window_left=window_left, window_right=window_right, softmax_scale=softmax_scale
         )
         self.tensors = {"sinks": sinks, "alibi_slopes": alibi_slopes}
-        extra = [f"{name}=1" for name, value in self.tensors.items() if value is not None]
+        extra = [f"has_{name}=1" for name, value in self.tensors.items() if value is not None]
         if logits_soft_cap:
             extra.append(f"logits_soft_cap={float(logits_soft_cap)!r}")
         self.fields["extra"] = ",".join(extra) or None

@@ -120,7 +120,7 @@ def _functions(layer: Layer) -> Dict[str, str]:
     mask = "kv <= q + seq_kv - seq_q | is_free[b]"
     if layer.window > 0:
         mask = f"({mask}) & abs(q + seq_kv - seq_q - kv) < {layer.window}"
-    return {"tensor": "is_free:bool[b]", "mask_mod": mask}
+    return {"tensors": "is_free:bool[b]", "mask_mod": mask}
 
 
 @functools.lru_cache(maxsize=None)
@@ -130,9 +130,9 @@ def attention_of(layer: Layer) -> attune.Attention:
     if layer.soft_cap:
         extra["logits_soft_cap"] = layer.soft_cap
     if layer.has_alibi:
-        extra["alibi_slopes"] = 1
+        extra["has_alibi_slopes"] = 1
     if layer.has_sinks:
-        extra["sinks"] = 1
+        extra["has_sinks"] = 1
     if layer.is_latent:
         extra["v_in_k"] = 1
     has_window = layer.window > 0 and not layer.is_causal_by_request

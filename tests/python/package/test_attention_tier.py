@@ -166,7 +166,7 @@ def test_options():
     step.check(make(kv="paged", window_left=6).run(**step.given), window_left=6)
     step.check(make(kv="paged", is_causal=False).run(**step.given), is_causal=False)
     sinks = [0.5, -1, 2, 0, 1, -2]
-    for extra in ("logits_soft_cap=1.5,sinks=1", dict(logits_soft_cap=1.5, sinks=True)):
+    for extra in ("logits_soft_cap=1.5,has_sinks=1", dict(logits_soft_cap=1.5, has_sinks=True)):
         attention = make(kv="paged", extra=extra)
         assert attention.problem.fields["logits_soft_cap"] == "1.5"
         step.check(attention.run(**step.given, sinks=sinks), soft_cap=1.5, sinks=sinks)
@@ -286,7 +286,7 @@ def test_a_wrong_step_writes_nothing(change, sentence):
     (dict(is_causal="yes"), attune.InvalidTypeError, "is_causal is 'yes'"),
     (dict(extra="page_size=8"), attune.InvalidArgumentError, "extra has page_size"),
     (dict(extra="no_such_field=1"), attune.InvalidProblemError, "extra: .*no_such_field"),
-    (dict(extra={"sinks=1,page_size": 8}), attune.InvalidProblemError, "is not a field"),
+    (dict(extra={"has_sinks=1,page_size": 8}), attune.InvalidProblemError, "is not a field"),
     (dict(deadline_us=10**9), attune.InvalidArgumentError, "deadline_us is 1000000000"),
     (dict(softmax_scale=float("nan")), attune.InvalidArgumentError, "softmax_scale is nan"),
     (dict(context="none"), attune.InvalidTypeError, "context is a str"),

@@ -193,7 +193,7 @@ def test_an_attention_takes_the_table_as_the_header_says(queries):
     """Prompts and later steps: q counts from the first query of the step."""
     q, k, v = tensors(1024, 1024)
     table = RNG.random((q.shape[1], 16, 16)) < 0.5
-    extra = ('tensor="blocks:bool[h, 16, 16]",'
+    extra = ('tensors="blocks:bool[h, 16, 16]",'
              'mask_mod="blocks[h, clamp((q + seq_kv - seq_q) // 64), clamp(kv // 64)]"')
     attention = attune.Attention(num_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=D, head_dim_v=16,
                                  layout="bhsd", is_causal=True, extra=extra)

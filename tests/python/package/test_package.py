@@ -299,7 +299,7 @@ def test_strict_mode_is_an_exception_of_its_own(tmp_path, monkeypatch):
 
 def test_outputs_of_a_kernel():
     q, k, v = (x.astype("f4") for x in draw())
-    kernel = attune.compile("batch=2,num_heads=4,num_kv_heads=2,seq_q=9,seq_kv=13,head_dim=32,head_dim_v=24,lse=1")
+    kernel = attune.compile("batch=2,num_heads=4,num_kv_heads=2,seq_q=9,seq_kv=13,head_dim=32,head_dim_v=24,has_lse=1")
     out, lse = kernel(q=q, k=k, v=v)
     close(out, reference(q, k, v)[0])
     close(lse, reference(q, k, v)[1])
@@ -309,7 +309,7 @@ def test_outputs_of_a_kernel():
 
 def test_appending_in_place():
     q, k, v = (x.astype("f4") for x in draw(rows=1, keys=8, dim_v=32))
-    kernel = attune.compile("batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=8,seq_new=1,head_dim=32,kv_lens=1")
+    kernel = attune.compile("batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=8,seq_new=1,head_dim=32,has_kv_lens=1")
     new_k, new_v = k[:, :, 4:5].copy(), v[:, :, 4:5].copy()
     cache_k, cache_v = k.copy(), v.copy()
     cache_k[:, :, 4] = cache_v[:, :, 4] = 9
@@ -433,7 +433,7 @@ def test_help_is_an_index():
 
 
 def test_a_block_table_may_be_a_view_of_a_wider_one():
-    kernel = attune.compile("batch=2,num_heads=2,seq_q=1,seq_kv=dynamic,head_dim=8,page_size=4,kv_lens=1")
+    kernel = attune.compile("batch=2,num_heads=2,seq_q=1,seq_kv=dynamic,head_dim=8,page_size=4,has_kv_lens=1")
     rng = np.random.default_rng(3)
     q = rng.standard_normal((2, 2, 1, 8)).astype("f4")
     k, v = (rng.standard_normal((6, 2, 4, 8)).astype("f4") for _ in range(2))

@@ -363,9 +363,9 @@ def test_strict_index():
 
 
 def test_problems_with_functions_in_python():
-    problem = attune.Problem(num_heads=4, seq_q=8, head_dim=16, tensor='"t:f32[h, 8], u:i32[b]"',
+    problem = attune.Problem(num_heads=4, seq_q=8, head_dim=16, tensors='"t:f32[h, 8], u:i32[b]"',
                              score_mod='"score + t[h, 3] * u[b]"')
-    assert problem.fields["tensor"] == '"t:f32[h, 8], u:i32[b]"'
+    assert problem.fields["tensors"] == '"t:f32[h, 8], u:i32[b]"'
     assert problem.fields["score_mod"] == '"score + t[h, 3] * float(u[b])"'
     assert [t.name for t in problem.tensors][-2:] == ["t", "u"]
 

@@ -45,27 +45,27 @@ def test_functions_are_given_as_text(name, function):
 
 
 def test_tensors_of_functions_are_given_as_text():
-    problem = attune.Problem(**SMALL, tensor="t:f32[h], u:f32[q, kv]", score_mod="score + t[h] + u[q, kv]")
+    problem = attune.Problem(**SMALL, tensors="t:f32[h], u:f32[q, kv]", score_mod="score + t[h] + u[q, kv]")
     assert [tensor.name for tensor in problem.tensors][-2:] == ["t", "u"]
     assert attune.Problem(**problem.fields) == problem
 
 
-TEXTS = ["score,is_causal=1", 'score",is_causal="1', '"score",is_causal="1"', 'score"', "score,seq_kv=8", '"', ',lse=1',
-         '"score",lse=1,prob_mod="prob"']
+TEXTS = ["score,is_causal=1", 'score",is_causal="1', '"score",is_causal="1"', 'score"', "score,seq_kv=8", '"',
+         ',has_lse=1', '"score",has_lse=1,prob_mod="prob"']
 
 
 @pytest.mark.parametrize("value", TEXTS)
-@pytest.mark.parametrize("name", ["score_mod", "mask_mod", "prob_mod", "tensor", "dtype", "causal_align", "layout",
-                                  "attn_mask", "op", "softmax_scale", "seq_kv", "is_causal", "q_strides"])
+@pytest.mark.parametrize("name", ["score_mod", "mask_mod", "prob_mod", "tensors", "dtype", "causal_align", "layout",
+                                  "attn_mask_dims", "op", "softmax_scale", "seq_kv", "is_causal", "q_strides"])
 def test_a_value_never_becomes_another_field(name, value):
     with pytest.raises(attune.InvalidProblemError):
         attune.Problem(**SMALL, **{name: value})
 
 
-@pytest.mark.parametrize("value", [["4", "4,lse=1"], [4, 'x"']])
+@pytest.mark.parametrize("value", [["4", "4,has_lse=1"], [4, 'x"']])
 def test_an_item_never_becomes_another_field(value):
     with pytest.raises(attune.InvalidProblemError):
-        attune.Problem(**SMALL, attn_mask=value)
+        attune.Problem(**SMALL, attn_mask_dims=value)
 
 
 def test_a_name_never_becomes_another_field():
@@ -75,9 +75,9 @@ def test_a_name_never_becomes_another_field():
 
 def test_names_of_members():
     assert attune.Problem(**SMALL, has_lse=True, has_sinks=np.True_, is_causal=False) == attune.Problem(
-        **SMALL, lse=1, sinks=1)
-    assert attune.Problem(**SMALL, attn_mask_dims="qk") == attune.Problem(**SMALL, attn_mask=[4, 4])
-    with pytest.raises(attune.InvalidProblemError, match="did you mean kv_lens"):
+        **SMALL, has_lse=1, has_sinks=1)
+    assert attune.Problem(**SMALL, attn_mask_dims="qk") == attune.Problem(**SMALL, attn_mask_dims=[4, 4])
+    with pytest.raises(attune.InvalidProblemError, match="did you mean has_kv_lens"):
         attune.Problem(**SMALL, cache_seqlens=True)
 
 
@@ -138,8 +138,8 @@ def masks(batch, heads, rows, keys):
 @pytest.mark.parametrize("make", [attune.compile, attune.Plan])
 def test_masks_of_fewer_dims(make, text):
     q, k, v = draw(2, 4, 3, 16), draw(2, 4, 5, 16), draw(2, 4, 5, 16)
-    call = make(text + ",num_heads=4,head_dim=16,attn_mask=bhqk")
-    biased = make(text + ",num_heads=4,head_dim=16,attn_bias=bhqk")
+    call = make(text + ",num_heads=4,head_dim=16,attn_mask_dims=bhqk")
+    biased = make(text + ",num_heads=4,head_dim=16,attn_bias_dims=bhqk")
     for mask in masks(2, 4, 3, 5):
         out = np.empty_like(q)
         for _ in range(2):  # the second call is a known one
@@ -165,7 +165,7 @@ def test_masks_of_attention_may_lack_keys():
 def test_masks_of_torch():
     torch = pytest.importorskip("torch")
     q, k, v = draw(2, 4, 3, 16), draw(2, 4, 5, 16), draw(2, 4, 5, 16)
-    call = attune.compile("batch=2,seq_q=3,seq_kv=5,num_heads=4,head_dim=16,attn_mask=bhqk")
+    call = attune.compile("batch=2,seq_q=3,seq_kv=5,num_heads=4,head_dim=16,attn_mask_dims=bhqk")
     for mask in masks(2, 4, 3, 5):
         out = call(attn_mask=torch.tensor(mask), q=torch.tensor(q), k=torch.tensor(k), v=torch.tensor(v))
         close(out.numpy(), attend(q, k, v, mask))
@@ -176,7 +176,7 @@ def test_a_mask_that_does_not_broadcast():
     per_keys = r"attn_mask has the shape \[2, 5\], but seq_q is 3; for .* keys give attn_mask\[:, None, None"
     with pytest.raises(attune.InvalidArgumentError, match=per_keys):
         attune.attention(q, k, k, attn_mask=np.ones((2, 5), bool))
-    call = attune.compile("batch=2,seq_q=3,seq_kv=5,num_heads=4,head_dim=16,attn_mask=bhqk")
+    call = attune.compile("batch=2,seq_q=3,seq_kv=5,num_heads=4,head_dim=16,attn_mask_dims=bhqk")
     with pytest.raises(attune.InvalidArgumentError, match="attn_mask has 2 at dimension 2, but seq_q is 3"):
         call(q=q, k=k, v=k, attn_mask=np.ones((2, 5), bool))
     with pytest.raises(attune.InvalidArgumentError, match="attn_mask has 1 at dimension 3, but (mask_)?seq_kv is 5"):
@@ -199,7 +199,7 @@ def test_the_batch_is_that_of_the_tensors(make):
 
 @pytest.mark.parametrize("make", [attune.compile, attune.Plan])
 def test_the_batch_is_that_of_cu_seqlens(make):
-    call = make("num_heads=4,seq_q=dynamic,seq_kv=dynamic,head_dim=16,ragged=1")
+    call = make("num_heads=4,seq_q=dynamic,seq_kv=dynamic,head_dim=16,is_ragged=1")
     q = draw(1, 4, 9, 16)
     for ends in ([9], [4, 9], [2, 2, 5, 9]):
         cu = np.array([0, *ends], "i4")
@@ -247,10 +247,10 @@ def test_wrong_sizes_beside_0():
 
 
 @pytest.mark.parametrize("make", [attune.compile, attune.Plan])
-@pytest.mark.parametrize("field", ["attn_mask=qk", "attn_mask=k", "attn_bias=bhqk"])
+@pytest.mark.parametrize("field", ["attn_mask_dims=qk", "attn_mask_dims=k", "attn_bias_dims=bhqk"])
 def test_kernels_of_sizes_of_0(make, field):
     call = make("batch=2,num_heads=4,seq_q=dynamic,seq_kv=dynamic,head_dim=16," + field)
-    name, _, letters = field.partition("=")
+    name, _, letters = field.partition("_dims=")
     for rows, keys in ((3, 0), (0, 5), (0, 0), (3, 5)):
         sizes = dict(b=2, h=4, q=rows, k=keys)
         shape = [sizes[letter] if letter in letters else 1 for letter in "bhqk"]

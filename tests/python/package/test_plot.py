@@ -126,7 +126,7 @@ def command(*arguments):
 def test_the_command_draws_what_attune_writes(tmp_path):
     attune = os.environ.get("ATTUNE", "build/attune")
     weights, sweep = tmp_path / "w.npy", tmp_path / "s.json"
-    run = [attune, "run", "num_heads=2,seq_q=5,head_dim=8,weights=softmax,is_causal=1"]
+    run = [attune, "run", "num_heads=2,seq_q=5,head_dim=8,weights_mode=softmax,is_causal=1"]
     for name in ("q", "k", "v"):
         np.save(tmp_path / f"{name}.npy", np.random.default_rng(1).standard_normal((1, 2, 5, 8)).astype("f4"))
         run.append(f"--{name}={tmp_path / name}.npy")

@@ -65,7 +65,7 @@ BAD = {
     "no problem": ((Q, K, V), {"problem": "head_dim=x"}, "head_dim"),
     "too few": ((Q, K), {"problem": TEXT}, "there is no v"),
     "too many": ((Q, K, V, V), {"problem": TEXT}, "there are 4 operands"),
-    "no lse": ((Q, K, V), {"problem": TEXT + ",lse=1"}, "there is no lse"),
+    "no lse": ((Q, K, V), {"problem": TEXT + ",has_lse=1"}, "there is no lse"),
     "types": ((Q, K, V), {"problem": TEXT + ",dtype=bf16"}, "q has XLA's type 11"),
     "dims": ((Q[0], K, V), {"problem": TEXT}, "q has 3 dims"),
     "other dims": ((Q, K[None], V), {"problem": TEXT}, "k has 1 dims of vmap, q has 0"),

@@ -56,9 +56,28 @@ uint64_t integer_bits_join(uint64_t digest, uint64_t next) {
     return XXH3_64bits_withSeed(bytes, sizeof bytes, digest);
 }
 
+/* Version 1 was published when fields had other names in text: kv_lens=1, ragged=1, attn_mask=qk. A digest begins with
+ * that text, so has_kv_lens=1, is_ragged=1 and attn_mask_dims=qk lose what is new. */
+static uint64_t digest_of_text(const char *text) {
+    static const struct {
+        const char *today, *published;
+    } parts[] = {{",has_", ","}, {",is_ragged", ",ragged"}, {"_dims=", "="}};
+    char published[INTEGER_TEXT];
+    size_t length = 0;
+    while (*text) {
+        size_t i = 0;
+        while (i < 3 && strncmp(text, parts[i].today, strlen(parts[i].today)) != 0) i++;
+        const char *const part = i < 3 ? parts[i].published : text;
+        const size_t count = i < 3 ? strlen(part) : 1;
+        memcpy(published + length, part, count);
+        length += count, text += i < 3 ? strlen(parts[i].today) : 1;
+    }
+    return XXH3_64bits(published, length);
+}
+
 static uint64_t digest_of(const integer_problem *p, const tensors *t) {
     static const char *const outputs[] = {"out", "lse", "k", "v", "k_scale", "v_scale"};
-    uint64_t digest = XXH3_64bits(p->text, strlen(p->text));
+    uint64_t digest = digest_of_text(p->text);
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
         const tensor *const one = tensors_find(t, outputs[i]);
         for (size_t at = 0; one && one->info.is_output && at < one->count; at++) {

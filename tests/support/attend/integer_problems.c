@@ -88,7 +88,7 @@ static void say_shape(integer_problem *p, const shape *h) {
     say(p, "batch=%d,num_heads=%d,num_kv_heads=%d,head_dim=%d,head_dim_v=%d", (int)h->batch,
         (int)(h->kv_heads * h->group), (int)h->kv_heads, (int)h->dim, (int)h->dim_v);
     if (h->is_ragged)
-        say(p, ",seq_q=dynamic,seq_kv=dynamic,ragged=1");
+        say(p, ",seq_q=dynamic,seq_kv=dynamic,is_ragged=1");
     else
         say(p, ",seq_q=%d,seq_kv=%d", (int)h->rows, (int)h->keys);
     if (h->fresh) say(p, ",seq_new=%d", (int)h->fresh);
@@ -102,7 +102,7 @@ static void draw_types(source *s, integer_problem *p, const shape *h) {
     const int64_t k = below(s, 2), v = h->shares_v ? k : below(s, 2);
     say(p, ",dtype=%s,kv_dtype=i8,k_scales=%s,v_scales=%s", dtypes[below(s, 6)], scales[k], scales[v]);
     say(p, ",integer=all,q_planes=%d", (int)between(s, 1, 2));
-    if (chance(s, 60)) say(p, ",lse=1");
+    if (chance(s, 60)) say(p, ",has_lse=1");
     if (chance(s, 10)) say(p, ",reproducible=1");
     if (chance(s, 30)) say(p, ",softmax_scale=%s", chance(s, 50) ? "0.125" : "-0.75");
 }
@@ -113,7 +113,7 @@ static void draw_sight(source *s, integer_problem *p, const shape *h) {
     p->num_offsets = h->rotary ? 6 : 11;
     if (chance(s, 40)) say(p, ",is_causal=1");
     if (chance(s, 20)) say(p, ",causal_offset=%d", (int)(p->first_offset + below(s, p->num_offsets)));
-    if (chance(s, 12)) say(p, ",causal_offsets=1");
+    if (chance(s, 12)) say(p, ",has_causal_offsets=1");
     if (chance(s, 20)) {
         say(p, ",window_left=%d", (int)between(s, 0, 40));
         if (chance(s, 50)) say(p, ",window_right=%d", (int)between(s, 0, 40));
@@ -121,8 +121,8 @@ static void draw_sight(source *s, integer_problem *p, const shape *h) {
     }
     if (h->is_ragged) return;
     static const char *const dims[] = {"qk", "bqk", "hqk", "bhqk", "bk", "k"};
-    if (chance(s, 15)) say(p, ",attn_mask=%s", dims[below(s, 6)]);
-    if (chance(s, 15)) say(p, ",attn_bias=%s", dims[below(s, 6)]);
+    if (chance(s, 15)) say(p, ",attn_mask_dims=%s", dims[below(s, 6)]);
+    if (chance(s, 15)) say(p, ",attn_bias_dims=%s", dims[below(s, 6)]);
 }
 
 static void draw_scores(source *s, integer_problem *p) {
@@ -130,8 +130,8 @@ static void draw_scores(source *s, integer_problem *p) {
                                          "select((kv + h) % 3 == 0, score - 1, score)", "score + exp(-abs(score))"};
     static const char *const masks[] = {"kv % 3 != q % 2", "kv <= q + 7 | h == 0", "(q - kv) // 4 < 5"};
     if (chance(s, 15)) say(p, ",logits_soft_cap=%d", (int)between(s, 1, 30));
-    if (chance(s, 10)) say(p, ",alibi_slopes=1");
-    if (chance(s, 15)) say(p, ",sinks=1");
+    if (chance(s, 10)) say(p, ",has_alibi_slopes=1");
+    if (chance(s, 15)) say(p, ",has_sinks=1");
     if (chance(s, 12)) say(p, ",score_mod=\"%s\"", scores[below(s, 4)]);
     if (chance(s, 12)) say(p, ",mask_mod=\"%s\"", masks[below(s, 3)]);
 }
@@ -149,7 +149,7 @@ static void draw_lengths(source *s, integer_problem *p, const shape *h) {
         rows += p->rows[b];
         keys += p->keys[b];
     }
-    if (has_lens) say(p, ",kv_lens=1");
+    if (has_lens) say(p, ",has_kv_lens=1");
     if (has_pages) {
         p->sizes.max_pages = (h->keys + page - 1) / page;
         p->sizes.num_pages = h->batch * p->sizes.max_pages + 2;
@@ -167,7 +167,7 @@ static void draw_rotary(source *s, integer_problem *p, const shape *h) {
     if (!h->rotary) return;
     say(p, ",rotary_dim=%d", (int)h->rotary);
     if (is_interleaved) say(p, ",rotary_interleaved=1");
-    if (has_ids) say(p, ",position_ids=1");
+    if (has_ids) say(p, ",has_position_ids=1");
     p->sizes.rotary_positions = h->keys + h->rows + 2 * p->num_offsets;
 }
 

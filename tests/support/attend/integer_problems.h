@@ -1,12 +1,12 @@
 /* The problems of the published digest (tests/data/integer_digests.txt): version 1, which is frozen.
  *
- * Problem n is the same text, and its tensors hold the same bytes, on every machine and in every later version of
+ * Problem n has the same fields, and its tensors hold the same bytes, on every machine and in every later version of
  * attune. So nothing here comes from elsewhere: not the random problems and inputs of `attune-lab check`, which grow
  * with every feature, and no function of libm, whose last bits differ. Numbers come from SplitMix64 (Steele, Lea and
  * Flood, 2014), seeded by n; a tensor has a stream of its own, seeded by n and its name. Inputs have no more bits than
  * their type holds, so that storing them rounds nothing.
  *
- * Whatever changes a text or a byte is another version: a file of its own, with a digest of its own. */
+ * Whatever changes a problem or a byte is another version: a file of its own, with a digest of its own. */
 #ifndef ATTUNE_TESTS_INTEGER_PROBLEMS_H
 #define ATTUNE_TESTS_INTEGER_PROBLEMS_H
 

@@ -108,7 +108,7 @@ static void go_through_index_and_attention(attune_context *context, attune_index
     attune_attention *attention = NULL;
     float rows[60 * 8], out[8];
     for (int i = 0; i < 60 * 8; i++) rows[i] = (float)(i % 11 - 5) * 0.3f;
-    desc.num_heads = 1, desc.head_dim = 8, desc.layout = ATTUNE_BSHD, desc.extra = "kv_ids=query,kv_id_lens=1";
+    desc.num_heads = 1, desc.head_dim = 8, desc.layout = ATTUNE_BSHD, desc.extra = "kv_ids=query,has_kv_id_lens=1";
     OK(attune_attention_create(context, &desc, &attention));
     step.batch = step.seq_q = 1, step.seq_kv = 60;
     step.q.data = step.k.data = step.v.data = rows, step.out.data = out;

@@ -103,12 +103,12 @@ static void run_everything(attune_context *context, sample_call *c) {
 /* With a function of its own, lengths of its own, and codes; blocks are below. */
 void go_through_calls(attune_context *context) {
     static const sample some[] = {
-        {.problem = "num_heads=2,seq_q=5,seq_kv=9,head_dim=16,softmax_scale=0.1,logits_soft_cap=0.3,lse=1"},
+        {.problem = "num_heads=2,seq_q=5,seq_kv=9,head_dim=16,softmax_scale=0.1,logits_soft_cap=0.3,has_lse=1"},
         {.problem =
              "num_heads=1,seq_q=3,seq_kv=8,head_dim=8,softmax_scale=dynamic,mask_mod=\"float(q) * 0.7 >= float(kv) "
              "* 0.1\",score_mod=\"score * 1.1 + float(kv) * 0.1\""},
         {.problem = "num_heads=4,num_kv_heads=2,seq_q=4,seq_kv=40,head_dim=32,dtype=bf16,prob_mod=\"prob * 0.3\""},
-        {.problem = "num_heads=2,seq_q=70,seq_kv=70,head_dim=32,softmax_precision=f64,is_causal=1,alibi_slopes=1"},
+        {.problem = "num_heads=2,seq_q=70,seq_kv=70,head_dim=32,softmax_precision=f64,is_causal=1,has_alibi_slopes=1"},
     };
     const int more[] = {HALF, CODES};
     for (size_t i = 0; i < sizeof some / sizeof *some + sizeof more / sizeof *more; i++) {

@@ -20,9 +20,9 @@ enum { TARGETS = sizeof targets / sizeof *targets };
  * follow those of the drawn cases. */
 static const char *const usual[] = {
     "num_heads=12,seq_q=128,head_dim=64",
-    "num_heads=12,seq_q=512,head_dim=64,lse=1",
+    "num_heads=12,seq_q=512,head_dim=64,has_lse=1",
     "num_heads=12,seq_q=197,head_dim=64",
-    "num_heads=12,batch=8,seq_q=128,head_dim=64,attn_mask=bk",
+    "num_heads=12,batch=8,seq_q=128,head_dim=64,attn_mask_dims=bk",
     "num_heads=32,seq_q=2048,head_dim=128",
     "num_heads=16,seq_q=4096,head_dim=64",
     "num_heads=16,seq_q=4096,head_dim=64,is_causal=1",
@@ -38,8 +38,8 @@ static const char *const usual[] = {
     "num_heads=8,seq_q=16,head_dim=32",
     "num_heads=8,seq_q=64,head_dim=32",
     "num_heads=8,seq_q=64,head_dim=32,is_causal=1,dtype=bf16",
-    "num_heads=16,seq_q=1024,head_dim=80,window_left=256,window_right=0,sinks=1,logits_soft_cap=30",
-    "num_heads=16,seq_q=512,head_dim=64,alibi_slopes=1,attn_bias=hqk",
+    "num_heads=16,seq_q=1024,head_dim=80,window_left=256,window_right=0,has_sinks=1,logits_soft_cap=30",
+    "num_heads=16,seq_q=512,head_dim=64,has_alibi_slopes=1,attn_bias_dims=hqk",
     "num_heads=32,seq_q=1,seq_kv=512,head_dim=128",
     "num_heads=32,seq_q=1,seq_kv=4096,head_dim=128",
     "num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128",
@@ -51,36 +51,36 @@ static const char *const usual[] = {
     "num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128,k_dtype=f8,v_dtype=f8,k_scales=head,v_scales=head",
     "num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128,reproducible=1",
     "num_heads=16,num_kv_heads=1,seq_q=1,seq_kv=4096,head_dim=576,head_dim_v=512,v_in_k=1,dtype=bf16",
-    "num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=dynamic,head_dim=128,dtype=bf16,kv_lens=1,page_size=16",
+    "num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=dynamic,head_dim=128,dtype=bf16,has_kv_lens=1,page_size=16",
     "num_heads=32,num_kv_heads=8,seq_q=dynamic,seq_kv=dynamic,head_dim=128,is_causal=1",
-    "num_heads=32,num_kv_heads=8,seq_q=dynamic,seq_kv=dynamic,head_dim=128,is_causal=1,ragged=1",
-    "op=weights,num_heads=12,seq_q=512,head_dim=64,weights=softmax",
+    "num_heads=32,num_kv_heads=8,seq_q=dynamic,seq_kv=dynamic,head_dim=128,is_causal=1,is_ragged=1",
+    "op=weights,num_heads=12,seq_q=512,head_dim=64,weights_mode=softmax",
     "op=rotary,num_heads=32,seq_q=512,head_dim=128,rotary_dim=128",
     "op=merge,num_heads=32,seq_q=64,head_dim=128,num_parts=8",
     "embed_dim=768,num_heads=12,seq_q=128",
     "embed_dim=768,num_heads=12,seq_q=512",
     "embed_dim=768,num_heads=12,seq_q=512,dtype=bf16",
     "embed_dim=1024,num_heads=16,seq_q=512,w_dtype=bf16",
-    "embed_dim=768,num_heads=12,cross=1,seq_q=77,seq_kv=512,dtype=bf16",
+    "embed_dim=768,num_heads=12,is_cross=1,seq_q=77,seq_kv=512,dtype=bf16",
     "embed_dim=768,num_heads=12,seq_q=1024,low_rank=256",
     "embed_dim=2048,num_heads=16,num_kv_heads=4,seq_q=1,seq_kv=1024,seq_new=1,is_causal=1,causal_align=bottom_right,"
     "rotary_dim=128",
     "embed_dim=4096,num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=dynamic,seq_new=1,is_causal=1,causal_align=bottom_right,"
-    "rotary_dim=128,dtype=bf16,kv_lens=1,page_size=16",
+    "rotary_dim=128,dtype=bf16,has_kv_lens=1,page_size=16",
     "embed_dim=1024,num_heads=16,num_kv_heads=8,head_dim=128,seq_q=1,seq_kv=dynamic,seq_new=1,is_causal=1,"
-    "causal_align=bottom_right,rotary_dim=128,qk_norm_eps=1e-6,kv_lens=1",
-    "embed_dim=256,num_heads=4,seq_q=100,dtype=bf16,attn_mask=k",
+    "causal_align=bottom_right,rotary_dim=128,qk_norm_eps=1e-6,has_kv_lens=1",
+    "embed_dim=256,num_heads=4,seq_q=100,dtype=bf16,attn_mask_dims=k",
     "embed_dim=512,num_heads=8,num_kv_heads=2,seq_q=333,dtype=bf16,is_causal=1,rotary_dim=64",
-    "embed_dim=256,num_heads=4,seq_q=dynamic,dtype=bf16,ragged=1",
-    "batch=3,embed_dim=512,num_heads=8,head_dim=32,seq_q=50,out_dim=256,dtype=bf16,lse=1",
-    "embed_dim=512,num_heads=8,cross=1,kv_embed_dim=768,seq_q=77,seq_kv=300,dtype=bf16,sinks=1",
-    "embed_dim=512,num_heads=8,seq_q=64,seq_kv=dynamic,seq_new=64,dtype=bf16,is_causal=1,kv_lens=1,page_size=16",
+    "embed_dim=256,num_heads=4,seq_q=dynamic,dtype=bf16,is_ragged=1",
+    "batch=3,embed_dim=512,num_heads=8,head_dim=32,seq_q=50,out_dim=256,dtype=bf16,has_lse=1",
+    "embed_dim=512,num_heads=8,is_cross=1,kv_embed_dim=768,seq_q=77,seq_kv=300,dtype=bf16,has_sinks=1",
+    "embed_dim=512,num_heads=8,seq_q=64,seq_kv=dynamic,seq_new=64,dtype=bf16,is_causal=1,has_kv_lens=1,page_size=16",
     "embed_dim=1024,num_heads=16,seq_q=512,dtype=bf16,reproducible=1",
 };
 static const char *const later[] = {
-    "num_heads=32,num_kv_heads=8,seq_q=4,seq_kv=4096,head_dim=128,kv_ids=query,num_ids=512,kv_id_lens=1",
+    "num_heads=32,num_kv_heads=8,seq_q=4,seq_kv=4096,head_dim=128,kv_ids=query,num_ids=512,has_kv_id_lens=1",
     "num_heads=128,num_kv_heads=1,seq_q=1,seq_kv=dynamic,head_dim=576,head_dim_v=512,v_in_k=1,dtype=bf16,kv_ids=query,"
-    "num_ids=2048,kv_id_lens=1,kv_lens=1,page_size=64",
+    "num_ids=2048,has_kv_id_lens=1,has_kv_lens=1,page_size=64",
 };
 enum { USUAL = sizeof usual / sizeof *usual, RANDOM = 334, LATER = sizeof later / sizeof *later };
 enum { CASES = USUAL + RANDOM + LATER }; /* of each target */
