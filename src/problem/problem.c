@@ -145,9 +145,10 @@ attune_status mha_make_canonical(attune_problem *out, at_error *err) {
     if (status) return status;
     forget_fields(out);
     if (out->page_size > 0 && !out->is_ragged && !out->has_kv_lens && !out->seq_kv)
-        return at_fail(err, ATTUNE_INVALID_PROBLEM,
-                       "page_size is %lld, but nothing says how many keys there are: set kv_lens, is_ragged or seq_kv",
-                       (long long)out->page_size);
+        return at_fail(
+            err, ATTUNE_INVALID_PROBLEM,
+            "page_size is %lld, but nothing says how many keys there are: set has_kv_lens, is_ragged or seq_kv",
+            (long long)out->page_size);
     fill_dtypes(out);
     settle_matmul_precision(out);
     fill_all_scales(out);

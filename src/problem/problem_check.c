@@ -432,9 +432,12 @@ static attune_status check_lists(const attune_problem *p, at_error *err) {
         bool is_set;
         const char *name;
     } hiding[] = {
-        {p->is_causal != 0, "is_causal=1"},         {p->window_left >= 0, "window_left"},
-        {p->window_right >= 0, "window_right"},     {p->global_tokens > 0, "global_tokens"},
-        {p->has_alibi_slopes != 0, "alibi_slopes"}, {p->mask_mod[0] != 0, "mask_mod"},
+        {p->is_causal != 0, "is_causal=1"},
+        {p->window_left >= 0, "window_left"},
+        {p->window_right >= 0, "window_right"},
+        {p->global_tokens > 0, "global_tokens"},
+        {p->has_alibi_slopes != 0, "has_alibi_slopes"},
+        {p->mask_mod[0] != 0, "mask_mod"},
         {p->score_mod[0] != 0, "score_mod"},
     };
     if (!p->kv_ids) return ATTUNE_OK;

@@ -20,7 +20,7 @@ static attune_status refuse(const attune_problem *p, const char *mask, int dim, 
                             bool at_most, at_error *err) {
     char size[32] = "dynamic";
     if (expected >= 0) snprintf(size, sizeof size, "%lld", (long long)expected);
-    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s dims[%d] is %lld; it must be 1 or %s%s = %s", mask, dim,
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s[%d] is %lld; it must be 1 or %s%s = %s", mask, dim,
                    (long long)found, at_most ? "at most " : "", dim == 3 && p->kv_ids ? "num_ids" : dim_names[dim],
                    size);
 }
@@ -46,8 +46,8 @@ static bool is_short(const attune_problem *p, const int64_t dims[4]) {
 }
 
 attune_status mha_settle_masks(attune_problem *p, at_error *err) {
-    attune_status status = settle_mask(p, "attn_mask", p->attn_mask_dims, err);
-    if (!status) status = settle_mask(p, "attn_bias", p->attn_bias_dims, err);
+    attune_status status = settle_mask(p, "attn_mask_dims", p->attn_mask_dims, err);
+    if (!status) status = settle_mask(p, "attn_bias_dims", p->attn_bias_dims, err);
     if (!is_short(p, p->attn_mask_dims) && !is_short(p, p->attn_bias_dims)) p->short_masks = 0;
     return status;
 }

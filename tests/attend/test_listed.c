@@ -177,14 +177,14 @@ static void problems_are_checked(void **state) {
     } rows[] = {
         {"is_causal=1", "is_causal=1 depends on where a key is in its sequence"},
         {"window_left=3", "window_left depends on"},
-        {"has_alibi_slopes=1", "alibi_slopes depends on"},
+        {"has_alibi_slopes=1", "has_alibi_slopes depends on"},
         {"mask_mod=\"q >= kv\"", "mask_mod depends on"},
         {"integer=scores,k_dtype=i8", "leave out integer"},
         {"kv_layout=panels", "but their layout is panels"},
         {"weights_mode=softmax", "kv_ids and weights do not go together"},
         {"rotary_dim=4", "set seq_new to append keys"},
         {"num_ids=2000000", "num_ids is 2000000; it must be from 1 to 1048576"},
-        {"attn_bias_dims=1:1:3:9", "attn_bias dims[3] is 9; it must be 1 or num_ids = dynamic"},
+        {"attn_bias_dims=1:1:3:9", "attn_bias_dims[3] is 9; it must be 1 or num_ids = dynamic"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[300];

@@ -456,10 +456,10 @@ static void bad_problems(void **state) {
     (void)state;
     static const char *const texts[][2] = {
         {"seq_q=4,head_dim=4,window_left=-2", "window_left is -2"},
-        {"num_heads=4,seq_q=4,head_dim=4,attn_mask_dims=1:3:4:4", "attn_mask dims[1] is 3"},
-        {"seq_q=4,head_dim=4,attn_bias_dims=5:4", "attn_bias dims[2] is 5"},
-        {"seq_q=4,head_dim=4,attn_mask_dims=4:3", "attn_mask dims[3] is 3"},
-        {"seq_q=4,head_dim=4,attn_mask_dims=4:5,short_masks=1", "attn_mask dims[3] is 5"},
+        {"num_heads=4,seq_q=4,head_dim=4,attn_mask_dims=1:3:4:4", "attn_mask_dims[1] is 3"},
+        {"seq_q=4,head_dim=4,attn_bias_dims=5:4", "attn_bias_dims[2] is 5"},
+        {"seq_q=4,head_dim=4,attn_mask_dims=4:3", "attn_mask_dims[3] is 3"},
+        {"seq_q=4,head_dim=4,attn_mask_dims=4:5,short_masks=1", "attn_mask_dims[3] is 5"},
         {"seq_q=4,head_dim=4,rotary_dim=3", "rotary_dim is 3"},
         {"seq_q=4,head_dim=4,has_position_ids=1", "rotary_dim is 0"},
         {"seq_q=4,head_dim=4,dtype=f64,softmax_precision=f32", "softmax_precision is f32"},

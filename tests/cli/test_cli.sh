@@ -458,9 +458,9 @@ refuse_call "more new keys than keys" 'seq_new is 7, more than seq_kv = 6' seq_n
 refuse_call "a mask of another number of rows" \
     'other.npy: shape \(5, 6\) does not fit attn_mask_dims=qk, whose shape is \(1, 1, 6, 6\)' \
     attn_mask_dims=qk --tensor attn_mask="$work/other.npy"
-refuse_call "a mask that does not broadcast" 'attn_mask dims\[2\] is 5; it must be 1 or seq_q = 6' attn_mask_dims=5:6 \
+refuse_call "a mask that does not broadcast" 'attn_mask_dims\[2\] is 5; it must be 1 or seq_q = 6' attn_mask_dims=5:6 \
     --tensor attn_mask="$work/other.npy"
-refuse_call "a bias of heads that there are not" 'attn_bias dims\[1\] is 3; it must be 1 or num_heads = 4' \
+refuse_call "a bias of heads that there are not" 'attn_bias_dims\[1\] is 3; it must be 1 or num_heads = 4' \
     attn_bias_dims=3:6:6
 refuse_call "a window to the left below -1" 'window_left is -2; it must be from -1' window_left=-2
 refuse_call "a window to the right below -1" 'window_right is -3; it must be from -1' window_right=-3

@@ -278,7 +278,8 @@ static void test_contradictions(void **state) {
         {"seq_q=4,head_dim=4,k_dtype=f64,softmax_precision=f32", "softmax_precision is f32, but k_dtype is f64"},
         {"seq_q=4,head_dim=4,v_dtype=f64,softmax_precision=f32", "softmax_precision is f32, but v_dtype is f64"},
         {"seq_q=4,head_dim=4,attn_bias_dims=k,bias_dtype=f64,softmax_precision=f32", "but bias_dtype is f64"},
-        {"seq_q=4,head_dim=4,page_size=16", "page_size is 16, but nothing says how many keys there are"},
+        {"seq_q=4,head_dim=4,page_size=16",
+         "page_size is 16, but nothing says how many keys there are: set has_kv_lens, is_ragged or seq_kv"},
         {"seq_q=4,head_dim=4,max_seq_q=3", "seq_q is 4, more than max_seq_q = 3"},
         {"seq_q=4,seq_kv=9,head_dim=4,max_seq_kv=8", "seq_kv is 9, more than max_seq_kv = 8"},
         {"seq_q=4,seq_kv=9,head_dim=4,seq_new=10", "seq_new is 10, more than seq_kv = 9"},
@@ -411,22 +412,22 @@ static void test_contradictions(void **state) {
 static void test_masks_that_do_not_fit(void **state) {
     (void)state;
     static const refusal cases[] = {
-        {"batch=2,seq_q=4,head_dim=4,attn_mask_dims=3:1:4:4", "attn_mask dims[0] is 3; it must be 1 or batch = 2"},
+        {"batch=2,seq_q=4,head_dim=4,attn_mask_dims=3:1:4:4", "attn_mask_dims[0] is 3; it must be 1 or batch = 2"},
         {"num_heads=6,num_kv_heads=2,seq_q=4,head_dim=4,attn_bias_dims=1:2:4:4",
-         "attn_bias dims[1] is 2; it must be 1 or num_heads = 6"},
-        {"seq_q=4,seq_kv=5,head_dim=4,attn_mask_dims=5:5", "attn_mask dims[2] is 5; it must be 1 or seq_q = 4"},
-        {"seq_q=4,seq_kv=5,head_dim=4,attn_mask_dims=4:4", "attn_mask dims[3] is 4; it must be 1 or seq_kv = 5"},
+         "attn_bias_dims[1] is 2; it must be 1 or num_heads = 6"},
+        {"seq_q=4,seq_kv=5,head_dim=4,attn_mask_dims=5:5", "attn_mask_dims[2] is 5; it must be 1 or seq_q = 4"},
+        {"seq_q=4,seq_kv=5,head_dim=4,attn_mask_dims=4:4", "attn_mask_dims[3] is 4; it must be 1 or seq_kv = 5"},
         {"seq_q=4,seq_kv=5,head_dim=4,short_masks=1,attn_mask_dims=4:6",
          "dims[3] is 6; it must be 1 or at most seq_kv = 5"},
-        {"seq_q=4,seq_kv=5,head_dim=4,attn_mask_dims=1:0:4:5", "attn_mask dims[1] is 0"},
-        {"seq_q=4,head_dim=4,attn_mask_dims=dynamic:1:4:4", "attn_mask dims[0] is -1; it must be 1 or batch = 1"},
+        {"seq_q=4,seq_kv=5,head_dim=4,attn_mask_dims=1:0:4:5", "attn_mask_dims[1] is 0"},
+        {"seq_q=4,head_dim=4,attn_mask_dims=dynamic:1:4:4", "attn_mask_dims[0] is -1; it must be 1 or batch = 1"},
         {"seq_q=dynamic,head_dim=4,attn_mask_dims=7:dynamic",
-         "attn_mask dims[2] is 7; it must be 1 or seq_q = dynamic"},
+         "attn_mask_dims[2] is 7; it must be 1 or seq_q = dynamic"},
         {"seq_q=4,seq_kv=dynamic,head_dim=4,attn_mask_dims=4:9",
-         "attn_mask dims[3] is 9; it must be 1 or seq_kv = dynamic"},
-        {"seq_q=4,seq_kv=dynamic,max_seq_kv=8,head_dim=4,short_masks=1,attn_mask_dims=4:9", "attn_mask dims[3] is 9"},
+         "attn_mask_dims[3] is 9; it must be 1 or seq_kv = dynamic"},
+        {"seq_q=4,seq_kv=dynamic,max_seq_kv=8,head_dim=4,short_masks=1,attn_mask_dims=4:9", "attn_mask_dims[3] is 9"},
         {"is_ragged=1,seq_q=8,head_dim=4,attn_mask_dims=8:8",
-         "attn_mask dims[2] is 8; it must be 1 or seq_q = dynamic"},
+         "attn_mask_dims[2] is 8; it must be 1 or seq_q = dynamic"},
     };
     assert_problems_refused(cases, sizeof cases / sizeof *cases);
 }
