@@ -56,7 +56,8 @@ def _float_name(value: Any, name: str) -> str:
     """The dtype of a tensor of floats, for the problem."""
     dtype = dtype_name(value)
     if dtype not in _FLOATS:
-        raise InvalidArgumentError(f"{name} is {_python_name(value)}; it must be one of {', '.join(_FLOATS)}")
+        names = ", ".join(PYTHON_NAMES[allowed] for allowed in _FLOATS if allowed != "f8" or name in ("k", "v"))
+        raise InvalidArgumentError(f"{name} is {_python_name(value)}; it must be one of {names}")
     return dtype
 
 

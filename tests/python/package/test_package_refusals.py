@@ -148,8 +148,8 @@ def test_wrong_types_of_attention(sentence, change):
     ("softmax_scale is nan", dict(softmax_scale=float("nan"))),
     ("sinks is float64; it must be float32", dict(sinks=np.zeros(4))),
     ("out is float64; it must be float32", dict(out=np.zeros((2, 4, 9, 32)))),
-    ("q is int64; it must be one of f32, f16, bf16, f64, f8", dict(q=np.zeros((2, 4, 9, 32), "i8"))),
-    ("attn_bias is bool; it must be one of f32", dict(attn_bias=np.zeros((9, 9), bool))),
+    ("q is int64; it must be one of float32, float16, bfloat16, float64", dict(q=np.zeros((2, 4, 9, 32), "i8"))),
+    ("attn_bias is bool; it must be one of float32, float16, bfloat16", dict(attn_bias=np.zeros((9, 9), bool))),
     ("^attn_mask is uint8; it must be bool", dict(attn_mask=np.zeros((9, 9), "u1"))),
     ("^attn_mask has 5 dimensions; it may have at most 4", dict(attn_mask=np.zeros((1, 1, 1, 9, 9), bool))),
 ])
