@@ -15,9 +15,9 @@
  *     step.block_table = table, step.max_pages = columns;
  *     attune_attention_run(attention, &step);
  *
- * An attention compiles a kernel for each kind of step (decoding, prompts, both at once) before the first such step, or
- * loads it from the cache. docs/plans.md says how kernels are chosen, attune_attention_get_info what ran. `extra` adds
- * fields of problems as text (attune/expert/problem.h).
+ * An attention has a kernel for sequences that decode, and one for prompts. It compiles them before the first step that
+ * needs them, or loads them from the cache. docs/plans.md says how kernels are chosen, attune_attention_get_info what
+ * ran. `extra` adds fields of problems as text (attune/expert/problem.h).
  *
  * Errors: a status, and attune_last_message() has one sentence. If a call fails, it has written nothing, except with
  * ATTUNE_CANCELLED. Sizes and strides are in elements. Caches of i4 and caches with inline scales have strides in

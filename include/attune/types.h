@@ -110,7 +110,8 @@ typedef enum attune_causal_align {
 /* What the `weights` output has: qk_matmul_output_mode 0 to 3 of ONNX Attention, as ONNX 1.22 orders them. */
 typedef enum attune_weights_mode {
     ATTUNE_WEIGHTS_NONE = 0, /* there is no such output */
-    ATTUNE_WEIGHTS_SCALED,   /* softmax_scale * Q.K^T, before everything else; of hidden keys too */
+    ATTUNE_WEIGHTS_SCALED,   /* softmax_scale * Q.K^T, before everything else; of hidden keys too, but undefined
+                              * for those beyond kv_lens */
     ATTUNE_WEIGHTS_CAPPED,   /* the same after the soft cap */
     ATTUNE_WEIGHTS_MASKED,   /* and after ALiBi, bias and masks: -infinity where a key is hidden */
     ATTUNE_WEIGHTS_SOFTMAX,  /* the probabilities; rows without a key are 0 */

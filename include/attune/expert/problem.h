@@ -176,11 +176,11 @@ typedef struct attune_user_tensor {
  * ------------------------
  * A field that cannot matter is refused by name: fields of the block without embed_dim, scales without a quantised
  * cache, parts of a feature that the problem does not have (q_planes without integer, rotary_interleaved without
- * rotary_dim, num_rows without has_row_ids, bias_dtype without attn_bias …). There are four exceptions. op = weights,
- * rotary and merge take the problem of the attention to which they belong, and ignore what they have no use for. A
- * block with kv_projected may be the one that filled its caches: kv_embed_dim, v_embed_dim and is_cross are ignored.
- * Strides of a tensor that the problem does not have are ignored. So are causal_align, causal_offset, causal_offsets
- * and global_tokens where no position counts. */
+ * rotary_dim, num_rows without has_row_ids, bias_dtype without attn_bias_dims …). There are four exceptions.
+ * op = weights, rotary and merge take the problem of the attention to which they belong, and ignore what they have no
+ * use for. A block with kv_projected may be the one that filled its caches: kv_embed_dim, v_embed_dim and is_cross are
+ * ignored. Strides of a tensor that the problem does not have are ignored. So are causal_align, causal_offset,
+ * has_causal_offsets and global_tokens where no position counts. */
 typedef struct attune_problem {
     size_t struct_size;    /* sizeof(attune_problem): lets the struct grow */
     attune_op op;
