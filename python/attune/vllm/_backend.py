@@ -195,6 +195,11 @@ class AttuneImpl(CPUAttentionBackendImpl):
                 f"kv_cache_dtype is {self.kv_cache_dtype!r}, which vLLM's own backend for CPUs cannot read, and attune"
                 f" leaves {self.stock_reason} to it"
             )
+        if spec.head_size_v != self.head_size:
+            raise ValueError(
+                f"values have {spec.head_size_v} columns and keys {self.head_size}, which vLLM's own backend for CPUs"
+                f" cannot compute, and attune leaves {self.stock_reason} to it"
+            )
         if writer and not writer.stock_reason:
             raise ValueError(
                 f"attune leaves {self.stock_reason} to vLLM's own backend for CPUs, which cannot read the keys that"

@@ -3,13 +3,14 @@
 import ast
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import vllm_stub as vllm
-from vllm_requests import LAYER, SINKS, Requests, backend, build_for, faked_classes, make, run  # noqa: F401
+from vllm_requests import LAYER, SINKS, SPEC, Requests, backend, build_for, faked_classes, make, run  # noqa: F401
 
 import attune
 
@@ -312,6 +313,15 @@ def test_readers_that_attune_refuses(backend, monkeypatch):
     refuse(backend, monkeypatch, lambda kind: kind.has_sinks)
     with pytest.raises(ValueError, match="a layer .*cannot read the keys that attune writes for layer0"):
         build_for(backend, [writer, reader])
+
+
+def test_values_of_another_size_that_attune_refuses(backend, monkeypatch):
+    """vLLM's own kernels compute values of the size of keys alone: the engine does not start."""
+    r = Requests(4, 2, 48, torch.float32, dim_v=32)
+    impl = make(backend, r)[0]
+    refuse(backend, monkeypatch, lambda kind: True)
+    with pytest.raises(ValueError, match="values have 32 columns and keys 48, .* attune leaves a layer"):
+        build_for(backend, [impl], spec=replace(SPEC, head_size=48, head_size_v=32))
 
 
 def test_stats(backend):
