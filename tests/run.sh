@@ -10,8 +10,8 @@
 # runs longer than TEST_TIMEOUT seconds or reports fewer cases than its plan.
 #
 # Tests find the products in $BUILD and the command at $ATTUNE; each has an empty cache and TMPDIR of its own. They see
-# no ATTUNE_ variable of the caller but those for tests: ATTUNE_TEST_*, ATTUNE_STRESS and ATTUNE_STEPS. Locale and umask
-# are the same for everybody.
+# no ATTUNE_ variable of the caller but those for tests: ATTUNE_TEST_*, ATTUNE_STRESS, ATTUNE_STEPS and ATTUNE_JIT_ASAN
+# (make asan-jit). Locale and umask are the same for everybody.
 # TEST_JOBS run at a time. $BUILD/test-logs has the whole output of the tests, in its file `times` what each took, and
 # in `cases` every case with its verdict, sorted: two runs of the same tests have the same list. ATTUNE_TEST_SEED sets
 # another seed of random tests. TEST_ISA=avx2 generates code for that instruction set where a test names none.
@@ -26,7 +26,7 @@ export LC_ALL=C
 unset LANGUAGE CDPATH
 umask 022
 for name in "${!ATTUNE_@}"; do
-    case $name in ATTUNE_TEST_* | ATTUNE_STRESS | ATTUNE_STEPS) ;; *) unset "$name" ;; esac
+    case $name in ATTUNE_TEST_* | ATTUNE_STRESS | ATTUNE_STEPS | ATTUNE_JIT_ASAN) ;; *) unset "$name" ;; esac
 done
 [ -z "${TEST_ISA:-}" ] || export ATTUNE_ISA=$TEST_ISA
 timeout=${TEST_TIMEOUT:-1200}
